@@ -1,0 +1,122 @@
+"""Gymnasium environments of e-commerce livestream rooms, for training LLM agents that host them.
+
+Importing the package registers `LiveRoom-v0` and nothing more; every public name is loaded on
+first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from livestream_env.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from livestream_env.agents import RandomAgent as RandomAgent
+    from livestream_env.agents import ScriptedAgent as ScriptedAgent
+    from livestream_env.drivers import arollout as arollout
+    from livestream_env.drivers import rollout as rollout
+    from livestream_env.drivers import rollout_group as rollout_group
+    from livestream_env.env import LiveRoomEnv as LiveRoomEnv
+    from livestream_env.episode import Episode as Episode
+    from livestream_env.errors import CommentNotFound as CommentNotFound
+    from livestream_env.errors import GroupMismatch as GroupMismatch
+    from livestream_env.errors import InvalidAction as InvalidAction
+    from livestream_env.errors import Issue as Issue
+    from livestream_env.errors import ItemNotFound as ItemNotFound
+    from livestream_env.errors import LivestreamError as LivestreamError
+    from livestream_env.errors import ResetNeeded as ResetNeeded
+    from livestream_env.errors import RoomError as RoomError
+    from livestream_env.errors import RoomNotFound as RoomNotFound
+    from livestream_env.errors import SandboxError as SandboxError
+    from livestream_env.errors import ToolError as ToolError
+    from livestream_env.pricing import Quote as Quote
+    from livestream_env.pricing import quote as quote
+    from livestream_env.room_files import list_rooms as list_rooms
+    from livestream_env.room_files import list_tasks as list_tasks
+    from livestream_env.room_files import load_room as load_room
+    from livestream_env.room_files import save_room as save_room
+    from livestream_env.rooms import Room as Room
+    from livestream_env.rooms import strip_room as strip_room
+    from livestream_env.sandbox import LocalSandbox as LocalSandbox
+    from livestream_env.sandbox import Sandbox as Sandbox
+    from livestream_env.types import Action as Action
+    from livestream_env.types import Fact as Fact
+    from livestream_env.types import Message as Message
+    from livestream_env.types import Observation as Observation
+    from livestream_env.types import Rewards as Rewards
+    from livestream_env.types import RoomView as RoomView
+    from livestream_env.types import Score as Score
+    from livestream_env.types import State as State
+    from livestream_env.types import Status as Status
+    from livestream_env.types import StopReason as StopReason
+    from livestream_env.types import ToolCall as ToolCall
+    from livestream_env.types import ToolResult as ToolResult
+    from livestream_env.types import ToolSpec as ToolSpec
+    from livestream_env.types import Trajectory as Trajectory
+    from livestream_env.types import Turn as Turn
+    from livestream_env.types import TurnEvent as TurnEvent
+    from livestream_env.workflow import WorkflowAgent as WorkflowAgent
+
+_MODULES = {
+    "agents": ("RandomAgent", "ScriptedAgent"),
+    "drivers": ("arollout", "rollout", "rollout_group"),
+    "env": ("LiveRoomEnv",),
+    "episode": ("Episode",),
+    "errors": (
+        "CommentNotFound",
+        "GroupMismatch",
+        "InvalidAction",
+        "Issue",
+        "ItemNotFound",
+        "LivestreamError",
+        "ResetNeeded",
+        "RoomError",
+        "RoomNotFound",
+        "SandboxError",
+        "ToolError",
+    ),
+    "pricing": ("Quote", "quote"),
+    "room_files": ("list_rooms", "list_tasks", "load_room", "save_room"),
+    "rooms": ("Room", "strip_room"),
+    "sandbox": ("LocalSandbox", "Sandbox"),
+    "types": (
+        "Action",
+        "Fact",
+        "Message",
+        "Observation",
+        "Rewards",
+        "RoomView",
+        "Score",
+        "State",
+        "Status",
+        "StopReason",
+        "ToolCall",
+        "ToolResult",
+        "ToolSpec",
+        "Trajectory",
+        "Turn",
+        "TurnEvent",
+    ),
+    "workflow": ("WorkflowAgent",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module `livestream_env` has no attribute `{name}`")
+    value = getattr(import_module(f"livestream_env.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+gym.register(id="LiveRoom-v0", entry_point="livestream_env.env:LiveRoomEnv")

@@ -1,0 +1,544 @@
+"""The Gymnasium environment: recorded rooms, one comment an episode."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsFloat
+
+import gymnasium as gym
+
+from livestream_env.episode import Episode, OnMissingRule
+from livestream_env.errors import (
+    CommentNotFound,
+    LivestreamError,
+    ResetNeeded,
+    RoomNotFound,
+    SandboxError,
+    did_you_mean,
+)
+from livestream_env.prompts import Prompt, ResultFormat, make_prompt, make_result_format
+from livestream_env.retrieval import Embedder
+from livestream_env.room_files import find_rooms
+from livestream_env.rooms import Comment, Room
+from livestream_env.sandbox import Sandbox, make_sandbox
+from livestream_env.spaces import ActionSpace, ObservationSpace
+from livestream_env.tools import tool_specs
+from livestream_env.types import (
+    Action,
+    Observation,
+    Rewards,
+    RoomView,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Turn,
+)
+
+Rubric = Callable[[Trajectory, Room | None], Rewards]
+RoomSource = str | Room
+CommentSource = str | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """The arguments of an environment, checked."""
+
+    comment: CommentSource
+    sandbox: str | Sandbox | Callable[[Room], Sandbox]
+    sandbox_options: Mapping[str, Any]
+    language: str | None
+    embedder: str | Embedder
+    tools: tuple[str, ...] | None
+    max_turns: int
+    max_same_tool: int
+    on_missing_rule: OnMissingRule
+    on_env_error: str
+    rubric: Rubric | None
+    process: bool
+    prompt: str | Prompt | None
+    result_format: ResultFormat | None
+    timeout_s: float | None
+
+
+class LiveRoomEnv(gym.Env[Observation, Any]):
+    """A livestream room: viewers comment, the host agent calls tools and replies.
+
+    Observations are `Observation` values that hold only the new messages; an action is an
+    `Action`, a model's raw text or an OpenAI assistant message. See docs/index.md for both, field
+    by field.
+
+    Args:
+        room: a room, a file, a folder, a glob, a bundled name, `bundled:train` or `bundled:test`.
+        comment: id of a comment, ids of a burst, `burst:N`, or `None`: by seed. Seeds 0 to N-1
+            visit each of the N (room, comment) pairs once, zh before en, then by room id.
+        sandbox: `local`, a `Sandbox`, or a callable that makes one for a room.
+        language: `zh` or `en` for prompts, tool descriptions and results; by default the room's.
+        max_turns: assistant messages before the episode is truncated.
+        max_same_tool: executed calls of one tool since the viewer last spoke, per open comment.
+        on_missing_rule: a reply without a looked-up reply rule ends the episode (`end`), or is
+            answered by one reminder (`remind`).
+        on_env_error: `step` raises `SandboxError` when infrastructure fails, or truncates.
+        embedder: what searches compare texts by; see `retrieval.make_embedder`.
+        rubric: callable that scores the trajectory; without it every reward is 0.
+        process: score every turn as it is made, not only the end.
+        prompt: folder of templates or a callable for the first messages.
+        result_format: template file or callable for the text of tool results.
+        tools: names of the tools to offer, by default all.
+        sandbox_options: further keyword arguments of the sandbox.
+        episode_timeout_s: wall-clock seconds after which the next step aborts the episode.
+        render_mode: `ansi` (`render` returns the transcript) or `human` (printed as it grows).
+    """
+
+    metadata = {"render_modes": ["ansi", "human"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(
+        self,
+        room: RoomSource = "bundled:train",
+        *,
+        comment: CommentSource = None,
+        sandbox: str | Sandbox | Callable[[Room], Sandbox] = "local",
+        language: Literal["zh", "en"] | None = None,
+        max_turns: int = 8,
+        max_same_tool: int = 2,
+        on_missing_rule: OnMissingRule = "end",
+        on_env_error: Literal["raise", "truncate"] = "raise",
+        embedder: str | Embedder = "use-multilingual",
+        rubric: Rubric | None = None,
+        process: bool = False,
+        prompt: str | Prompt | None = None,
+        result_format: str | ResultFormat | None = None,
+        tools: Sequence[str] | None = None,
+        sandbox_options: Mapping[str, Any] | None = None,
+        episode_timeout_s: float | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        _one_of("language", language, (None, "zh", "en"))
+        _one_of("on_missing_rule", on_missing_rule, ("end", "remind"))
+        _one_of("on_env_error", on_env_error, ("raise", "truncate"))
+        _one_of("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        _at_least("max_turns", max_turns, 1)
+        _at_least("max_same_tool", max_same_tool, 1)
+        if rubric is not None and not callable(rubric):
+            raise TypeError(
+                f"`rubric` is {rubric!r}; pass a callable (trajectory, room) -> Rewards"
+            )
+        if process and rubric is None:
+            raise ValueError("`process=True` scores every turn and needs a `rubric`")
+        make_prompt(prompt, language or "zh")
+        self._config = _Config(
+            comment=comment,
+            sandbox=sandbox,
+            sandbox_options=dict(sandbox_options or {}),
+            language=language,
+            embedder=embedder,
+            tools=None if tools is None else tuple(tools),
+            max_turns=max_turns,
+            max_same_tool=max_same_tool,
+            on_missing_rule=on_missing_rule,
+            on_env_error=on_env_error,
+            rubric=rubric,
+            process=process,
+            prompt=prompt,
+            result_format=make_result_format(result_format),
+            timeout_s=episode_timeout_s,
+        )
+        self.rooms = find_rooms(room)
+        for one in self.rooms:
+            _check_comments(one, comment)
+        self.render_mode = render_mode
+        self._room: Room | None = None
+        self._sandbox: Sandbox | None = None
+        self._episode: Episode | None = None
+        self._deadline_s = math.inf
+        self._shown = 0
+        self.observation_space = ObservationSpace()
+        shown_language = language or self.rooms[0].language
+        self.action_space = ActionSpace(tool_specs(shown_language, self._config.tools))
+
+    # --- Gymnasium ----------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode; `options` may name `room` and `comment` for this one.
+
+        Raises:
+            RoomNotFound, CommentNotFound, ValueError: `options` name what does not exist.
+            SandboxError: the sandbox could not be reset.
+        """
+        super().reset(seed=seed)
+        episode = self.start_episode(seed, options)
+        if self.render_mode == "human":
+            self._show()
+        return episode.observation, self._info(episode)
+
+    def start_episode(
+        self, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> Episode:
+        """Reset the sandbox and return the episode, for drivers that alternate the two
+        themselves."""
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        room, comments = self._chosen(seed, options or {})
+        self._episode = None
+        sandbox = self._sandbox_for(room)
+        try:
+            view = sandbox.reset(seed=seed, comments=[c.comment_id for c in comments])
+        except LivestreamError:
+            raise
+        except Exception as error:
+            raise SandboxError(f"the sandbox failed at reset: {error!r}") from error
+        self._episode = Episode(
+            view,
+            comments=comments,
+            seed=seed,
+            specs=sandbox.specs,
+            max_turns=self._config.max_turns,
+            max_same_tool=self._config.max_same_tool,
+            on_missing_rule=self._config.on_missing_rule,
+            prompt=make_prompt(self._config.prompt, view.language),
+            result_format=self._config.result_format,
+        )
+        self._shown = 0
+        if self._config.timeout_s is not None:
+            self._deadline_s = time.monotonic() + self._config.timeout_s
+        return self._episode
+
+    def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take one assistant message: an `Action`, a model's text or an OpenAI message.
+
+        Returns 0.0 before the last step and without a rubric; a rubric without a score on the last
+        step gives NaN, and `info["rewards"]` says why.
+
+        Raises:
+            InvalidAction: `action` is none of these.
+            ResetNeeded: before `reset` or after the end.
+            SandboxError: infrastructure failed, with `on_env_error="raise"`.
+        """
+        try:
+            results = [self.run_call(call) for call in self.begin_step(action)]
+        except SandboxError as error:
+            observation = self.fail_step(error)
+            if self._config.on_env_error == "raise":
+                raise
+            return self._stepped(observation)
+        return self.finish_step(results)
+
+    def begin_step(self, action: Any) -> tuple[ToolCall, ...]:
+        """Take an action and return the calls to run: the first half of `step`, for drivers."""
+        episode = self.episode
+        calls = episode.submit(action)
+        if self._config.timeout_s is not None and time.monotonic() > self._deadline_s:
+            episode.abort("driver", f"`episode_timeout_s` of {self._config.timeout_s} passed")
+            return ()
+        return calls
+
+    def run_call(self, call: ToolCall) -> ToolResult:
+        """Run one call in the sandbox; every exception but `SandboxError` becomes one."""
+        try:
+            return self.sandbox.call(call)
+        except SandboxError:
+            raise
+        except Exception as error:
+            raise SandboxError(f"tool `{call.name}` failed: {error!r}") from error
+
+    def fail_step(self, error: SandboxError) -> Observation:
+        """End the episode because infrastructure failed while its calls were run."""
+        self.episode.abort("env_error", str(error))
+        return Observation(())
+
+    def finish_step(
+        self, results: Sequence[ToolResult]
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take the results of `begin_step`'s calls: the second half of `step`."""
+        episode = self.episode
+        return self._stepped(Observation(()) if episode.done else episode.resume(results))
+
+    def _stepped(
+        self, observation: Observation
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        episode = self.episode
+        reward = 0.0 if self._config.rubric is None else self._score(episode, self._config.rubric)
+        if self.render_mode == "human":
+            self._show()
+        truncated = episode.truncated
+        terminated = episode.stop_reason is not None and not truncated
+        return observation, reward, terminated, truncated, self._info(episode)
+
+    def _score(self, episode: Episode, rubric: Rubric) -> float:
+        if not (episode.done or self._config.process):
+            return 0.0
+        rewards = rubric(episode.trajectory, self._room)
+        value = rewards.total() if episode.done else 0.0
+        if self._config.process:
+            turn = len(episode.turns) - 1
+            own = [s for s in rewards.scores if s.turn == turn and s.value is not None]
+            made = sum(score.weight * (score.value or 0.0) for score in own)
+            value = made if value is None and own else None if value is None else value + made
+        episode.score(rewards, turn_reward=value)
+        return math.nan if value is None else value
+
+    def _info(self, episode: Episode) -> dict[str, Any]:
+        turns = episode.turns
+        events = turns[-1].events if turns else ()
+        stop = episode.stop_reason
+        info: dict[str, Any] = {
+            "room_id": episode.view.room_id,
+            "comment_ids": list(episode.tasks),
+            "tasks": dict(episode.tasks),
+            "seed": episode.seed,
+            "turn": len(turns),
+            "agent": episode.agent,
+            "phase": episode.phase,
+            "events": [event.kind for event in events] if events else [],
+            "stop_reason": None if stop is None else stop.value,
+            "status": "running" if stop is None else episode.status.value,
+        }
+        if episode.rewards is not None:
+            info["rewards"] = _rewards_info(episode.rewards)
+        return info
+
+    def render(self) -> str | None:
+        """Return the transcript (`ansi`), or print what is new of it (`human`)."""
+        if self.render_mode == "human":
+            self._show()
+            return None
+        if self._episode is None:
+            return ""
+        return transcript(self._episode)
+
+    def _show(self) -> None:
+        text = transcript(self.episode)
+        sys.stdout.write(text[self._shown :])
+        sys.stdout.flush()
+        self._shown = len(text)
+
+    def close(self) -> None:
+        """Release the sandbox; closing twice is fine."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+        self._episode = None
+
+    # --- beyond Gymnasium ---------------------------------------------------------------------
+
+    @property
+    def episode(self) -> Episode:
+        """The episode being played.
+
+        Raises:
+            ResetNeeded: before `reset`.
+        """
+        if self._episode is None:
+            raise ResetNeeded("there is no episode; call `reset` first")
+        return self._episode
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record of the episode so far."""
+        return self.episode.trajectory
+
+    @property
+    def room(self) -> Room | None:
+        """The room of the episode, with its key."""
+        return self._room
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox of the episode.
+
+        Raises:
+            ResetNeeded: before `reset`.
+        """
+        if self._sandbox is None:
+            raise ResetNeeded("there is no sandbox yet; call `reset` first")
+        return self._sandbox
+
+    def fork(self, at_turn: int | None = None) -> LiveRoomEnv:
+        """Return an environment that stands after the first `at_turn` turns, by default after all.
+
+        Messages, results and room are shared, not copied; the branches do not see each other's
+        state.
+        """
+        episode = self.episode.fork(at_turn)
+        forked = self._without_episode()
+        calls = sum(_executed(turn) for turn in episode.turns)
+        forked._sandbox = self.sandbox.fork(calls)
+        forked._episode = episode
+        return forked
+
+    def _without_episode(self) -> LiveRoomEnv:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.observation_space = ObservationSpace()
+        made.action_space = ActionSpace(self.action_space.specs)  # type: ignore[attr-defined]
+        made._np_random = None
+        made._np_random_seed = None
+        made._shown = 0
+        return made
+
+    # --- rooms and comments -------------------------------------------------------------------
+
+    def _chosen(self, seed: int, options: Mapping[str, Any]) -> tuple[Room, list[Comment]]:
+        unknown = set(options) - {"room", "comment"}
+        if unknown:
+            name = sorted(unknown)[0]
+            hint = did_you_mean(name, ("room", "comment"))
+            raise ValueError(f"`options` takes `room` and `comment`, not `{name}`.{hint}")
+        rooms = self.rooms
+        if options.get("room") is not None:
+            rooms = self._named_rooms(options["room"])
+        source = options.get("comment", self._config.comment)
+        if source is None or (isinstance(source, str) and source.startswith("burst:")):
+            return _by_seed(rooms, seed, _burst_size(source))
+        room = rooms[seed % len(rooms)]
+        ids = [source] if isinstance(source, str) else list(source)
+        return room, [room.comment(comment_id) for comment_id in ids]
+
+    def _named_rooms(self, name: Any) -> list[Room]:
+        own = [room for room in self.rooms if room.room_id == name]
+        return own or find_rooms(name)
+
+    def _sandbox_for(self, room: Room) -> Sandbox:
+        if self._sandbox is None or room is not self._room:
+            if self._sandbox is not None and self._sandbox is not self._config.sandbox:
+                self._sandbox.close()
+            self._sandbox = self._made_sandbox(room)
+            self._room = room
+        return self._sandbox
+
+    def _made_sandbox(self, room: Room) -> Sandbox:
+        source = self._config.sandbox
+        if not isinstance(source, (str, Sandbox)):
+            return source(room)
+        return make_sandbox(
+            source,
+            room,
+            language=self._config.language,
+            embedder=self._config.embedder,
+            tools=self._config.tools,
+            **self._config.sandbox_options,
+        )
+
+
+def _one_of(name: str, given: object, known: Sequence[object]) -> None:
+    if given not in known:
+        names = ", ".join(repr(one) for one in known)
+        hint = (
+            did_you_mean(given, [k for k in known if isinstance(k, str)])
+            if isinstance(given, str)
+            else ""
+        )
+        raise ValueError(f"`{name}` is {given!r}; it is one of {names}.{hint}")
+
+
+def _at_least(name: str, given: object, least: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise ValueError(f"`{name}` is {given!r}; it is a whole number from {least}")
+
+
+def _check_comments(room: Room, source: CommentSource) -> None:
+    if not room.comments:
+        raise RoomNotFound(f"room `{room.room_id}` has no comments to play")
+    if isinstance(source, str) and source.startswith("burst:"):
+        _burst_size(source)
+    elif isinstance(source, str):
+        room.comment(source)
+    elif source is not None:
+        if not source:
+            raise CommentNotFound("`comment` is an empty list; name at least one comment")
+        for comment_id in source:
+            room.comment(comment_id)
+
+
+def _burst_size(source: str | None) -> int:
+    if source is None:
+        return 1
+    size = source.removeprefix("burst:")
+    if not size.isascii() or not size.isdigit() or int(size) < 1:
+        raise ValueError(f"`comment` is {source!r}; a burst is `burst:3`, with 1 or more comments")
+    return int(size)
+
+
+def _by_seed(rooms: Sequence[Room], seed: int, burst: int) -> tuple[Room, list[Comment]]:
+    """Return the comments that a seed visits: file order within room order, `burst` in a row."""
+    number = seed % sum(len(room.comments) for room in rooms)
+    for room in rooms:
+        if number < len(room.comments):
+            return room, list(room.comments[number : number + burst])
+        number -= len(room.comments)
+    raise AssertionError("a number below the sum lies in one of the rooms")
+
+
+def _executed(turn: Turn) -> int:
+    """Count the calls of a turn that reached the sandbox."""
+    refused = ("tool_limit", "tool_not_available")
+    pairs = zip(turn.action.message.tool_calls, turn.results, strict=False)
+    return sum(call.error is None and result.error not in refused for call, result in pairs)
+
+
+def _rewards_info(rewards: Rewards) -> dict[str, Any]:
+    return {
+        "total": rewards.total(),
+        "scores": [
+            {"name": s.name, "agent": s.agent, "turn": s.turn, "value": s.value, "weight": s.weight}
+            | {"reason": s.reason, "cause": s.cause}
+            for s in rewards.scores
+        ],
+    }
+
+
+# --- rendering -------------------------------------------------------------------------------
+
+
+def transcript(episode: Episode | Trajectory) -> str:
+    """Write an episode as readable text: comments, calls, results, events, reply.
+
+    Control characters of viewers, tools and models are shown escaped.
+    """
+    lines = [_comment_line(comment) for comment in _comments(episode)]
+    for turn in episode.turns:
+        lines += _turn_lines(turn)
+    if episode.stop_reason is not None:
+        lines.append(f"[{episode.stop_reason}]")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _comments(episode: Episode | Trajectory) -> Sequence[Any]:
+    return episode.view.comments if isinstance(episode, Episode) else ()
+
+
+def _comment_line(comment: Any) -> str:
+    return f"{comment.at_s:8.1f}s  {safe(comment.viewer)}: {safe(comment.text)}"
+
+
+def _turn_lines(turn: Turn) -> list[str]:
+    message = turn.action.message
+    lines = [f"  > {safe(message.content)}"] if message.content or not message.tool_calls else []
+    results = {result.call_id: result for result in turn.results}
+    for call in message.tool_calls:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in call.arguments.items())
+        lines.append(f"  * {safe(call.name or '?')}({safe(arguments)})")
+        if call.id in results:
+            lines.append(f"    = {safe(results[call.id].content)}")
+    lines += [f"  ! {event.kind} {safe(event.detail)}".rstrip() for event in turn.events]
+    lines += [f"  < {safe(m.content)}" for m in turn.messages if m.role == "user"]
+    return lines
+
+
+def safe(text: str) -> str:
+    """Return the text with control characters and line separators escaped, for a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\u3000" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode() if character != " " else " "
+
+
+__all__ = ["Action", "LiveRoomEnv", "RoomView", "Rubric", "transcript"]

@@ -1,0 +1,543 @@
+"""The episode: a state machine without I/O.
+
+A driver alternates `calls = episode.submit(action)` with `episode.resume(results)`, where
+`results` are what a sandbox returned for `calls`, in order; for a reply `calls` is empty and so
+are the results. Every driver, environment and adapter only moves values in and out, so all give
+one transcript.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Literal
+
+from livestream_env.errors import ResetNeeded
+from livestream_env.parsing import to_action
+from livestream_env.prompts import (
+    Prompt,
+    ResultFormat,
+    make_prompt,
+    make_result_format,
+    reminder_text,
+)
+from livestream_env.rooms import Comment, FollowUp
+from livestream_env.tools import error_content, tool_specs
+from livestream_env.types import (
+    Action,
+    CommentView,
+    Message,
+    Observation,
+    Rewards,
+    RoomView,
+    State,
+    Status,
+    StopReason,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Trajectory,
+    Turn,
+    TurnEvent,
+)
+from livestream_env.version import VERSION
+from livestream_env.words import asks, fold
+
+OnMissingRule = Literal["end", "remind"]
+RULE_TOOL = "get_reply_rule"
+ONE_AGENT = ("host",)
+TWO_AGENTS = ("tool_caller", "replier")
+_STATUS = {
+    StopReason.TURN_LIMIT: Status.POLICY_TRUNCATED,
+    StopReason.TOKEN_LIMIT: Status.POLICY_TRUNCATED,
+    StopReason.ABORTED: Status.ENV_ERROR,
+    StopReason.ENV_ERROR: Status.ENV_ERROR,
+}
+_REFUSED = frozenset({"tool_limit", "tool_not_available"})
+_NOT_EXECUTED = _REFUSED | {"unknown_tool", "invalid_arguments"}
+_NONE_REFUSED: Mapping[int, ToolResult] = {}
+_ABORTS = {
+    "length": StopReason.TOKEN_LIMIT,
+    "driver": StopReason.ABORTED,
+    "env_error": StopReason.ENV_ERROR,
+}
+
+
+class Episode:
+    """One episode on the comments of a view.
+
+    `comments` are the open comments with their key, for follow-ups; `agents` is `("host",)`, or
+    `("tool_caller", "replier")` for two, or `("tool_caller",)` for a tool caller without a replier.
+    """
+
+    __slots__ = (
+        "_agents",
+        "_asked_s",
+        "_base",
+        "_follow_ups",
+        "_format",
+        "_key",
+        "_known",
+        "_known_sum",
+        "_limit",
+        "_make_prompt",
+        "_max_turns",
+        "_on_missing_rule",
+        "_open",
+        "_pending",
+        "_phase_turns",
+        "_reminded",
+        "_situation",
+        "_spoken",
+        "_told_off",
+        "_used",
+        "faults",
+        "group",
+        "phase",
+        "prompt",
+        "rewards",
+        "rule_found",
+        "seed",
+        "specs",
+        "state",
+        "stop_reason",
+        "tasks",
+        "turns",
+        "view",
+    )
+
+    def __init__(
+        self,
+        view: RoomView,
+        *,
+        comments: Sequence[Comment] = (),
+        seed: int | None = None,
+        specs: Sequence[ToolSpec] | None = None,
+        max_turns: int = 8,
+        max_same_tool: int = 2,
+        on_missing_rule: OnMissingRule = "end",
+        prompt: Prompt | None = None,
+        result_format: ResultFormat | None = None,
+        agents: Sequence[str] = ONE_AGENT,
+        group: str | None = None,
+    ) -> None:
+        self.view = view
+        self.seed = seed
+        self.group = group
+        self.specs = tuple(specs) if specs is not None else tool_specs(view.language)
+        self._max_turns = max_turns
+        self._limit = max_same_tool * max(1, len(view.comments))
+        self._on_missing_rule = on_missing_rule
+        self._make_prompt = make_prompt(prompt, view.language)
+        self._format = make_result_format(result_format)
+        self._agents = tuple(agents)
+        self._follow_ups = tuple(f for comment in comments for f in comment.follow_ups)
+        self.prompt: tuple[Message, ...] = tuple(
+            self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
+        )
+        self._situation = "\0".join((view.room_id, *(c.comment_id for c in view.comments)))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set everything that turns change to what it is before the first."""
+        self.turns: list[Turn] = []
+        self.state: State = self.view.state
+        self.stop_reason: StopReason | None = None
+        self.rewards: Rewards | None = None
+        self.faults: tuple[TurnEvent, ...] = ()
+        self.phase: Literal["tools", "reply"] = "tools"
+        self.rule_found = False
+        self.tasks = dict.fromkeys((c.comment_id for c in self.view.comments), "pending")
+        self._reminded = False
+        self._told_off = False
+        self._spoken: set[int] = set()
+        self._used: dict[str, int] = {}
+        self._phase_turns = 0
+        self._known: set[tuple[str, str, str]] = set()
+        self._known_sum = 0
+        self._key: str | None = None
+        self._open = self.view.comments
+        self._pending: tuple[Action, Mapping[int, ToolResult], int] | None = None
+        self._asked_s = time.time()
+        self._set_base()
+
+    # --- what can be read ---------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode has ended."""
+        return self.stop_reason is not None
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent whose turn it is."""
+        return self._agents[0] if self.phase == "tools" else self._agents[-1]
+
+    @property
+    def status(self) -> Status:
+        """Whether the episode may be learnt from."""
+        if self.stop_reason is None:
+            return Status.RUNNING
+        return _STATUS.get(self.stop_reason, Status.OK)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode was cut rather than ended by the agent."""
+        return self.stop_reason in _STATUS
+
+    @property
+    def state_key(self) -> str:
+        """64-bit blake2b (16 hex digits) of the situation: room, comments, phase, state,
+        reminder, and the set of look-ups known so far with their results, whatever their
+        order."""
+        if self._key is None:
+            values = b"%b%d" % (self._base, self._known_sum)
+            self._key = blake2b(values, digest_size=8).hexdigest()
+        return self._key
+
+    @property
+    def open_comments(self) -> tuple[CommentView, ...]:
+        """The comments that are neither answered nor skipped."""
+        return self._open
+
+    @property
+    def observation(self) -> Observation:
+        """The first observation: prompt, tools and comments."""
+        return Observation(self.prompt, self.specs, self.view.comments)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record so far."""
+        view = self.view
+        return Trajectory.model_construct(
+            room_id=view.room_id,
+            content_hash=view.content_hash,
+            comment_ids=tuple(comment.comment_id for comment in view.comments),
+            seed=self.seed,
+            group=self.group,
+            prompts=dict.fromkeys(self._agents, self.prompt),
+            tools={self._agents[0]: self.specs} | dict.fromkeys(self._agents[1:], ()),
+            turns=tuple(self.turns),
+            state=self.state,
+            status=self.status,
+            stop_reason=self.stop_reason,
+            rewards=self.rewards,
+            versions={"livestream_env": VERSION, "embedder": view.embedder},
+            faults=self.faults,
+            evidence=view.data,
+        )
+
+    # --- moving on ----------------------------------------------------------------------------
+
+    def submit(self, action: object) -> tuple[ToolCall, ...]:
+        """Take the agent's message and return the calls that a sandbox is to run, in order.
+
+        Raises:
+            InvalidAction: `action` is neither an `Action`, nor a model's text, nor a chat message.
+            ResetNeeded: the episode has ended.
+            RuntimeError: the results of the action before are still due.
+        """
+        if self.stop_reason is not None:
+            raise ResetNeeded("the episode has ended; call `reset` before the next `step`")
+        if self._pending is not None:
+            raise RuntimeError("the last action's results are due: call `resume` first")
+        read = to_action(action, turn=len(self.turns))
+        calls = read.message.tool_calls
+        if not calls or read.stop == "length":
+            self._pending = read, _NONE_REFUSED, 0
+            return ()
+        refused: dict[int, ToolResult] = {}
+        to_run: list[ToolCall] = []
+        used = dict(self._used)
+        for i, call in enumerate(calls):
+            refusal = self._refusal(call, used)
+            if refusal is None:
+                used[call.name] = used.get(call.name, 0) + 1
+                to_run.append(call)
+            else:
+                refused[i] = refusal
+        self._pending = read, refused, len(to_run)
+        return tuple(to_run)
+
+    def _refusal(self, call: ToolCall, used: Mapping[str, int]) -> ToolResult | None:
+        language = self.view.language
+        if call.error is not None:
+            code, _, problem = call.error.partition(": ")
+            content = error_content(language, code, problem=problem)
+            return ToolResult(call.id, content, error=code)
+        if self.phase == "reply":
+            content = error_content(language, "tool_not_available", given=call.name)
+            return ToolResult(call.id, content, error="tool_not_available")
+        if used.get(call.name, 0) >= self._limit:
+            content = error_content(language, "tool_limit", given=call.name, limit=self._limit)
+            return ToolResult(call.id, content, error="tool_limit")
+        return None
+
+    def resume(self, results: Sequence[ToolResult] = ()) -> Observation:
+        """Take the results of the calls of `submit`, in order, and return what the agent is told.
+
+        Raises:
+            RuntimeError: no action is pending.
+            ValueError: the results are not those of the calls.
+        """
+        if self._pending is None:
+            raise RuntimeError("no action is pending: call `submit` first")
+        action, refused, count = self._pending
+        if len(results) != count:
+            raise ValueError(f"got {len(results)} results for {count} calls")
+        calls = action.message.tool_calls
+        if refused:
+            given = iter(results)
+            results = [refused.get(i) or next(given) for i in range(len(calls))]
+        self._pending = None
+        if action.stop == "length":
+            return self._end(action, StopReason.TOKEN_LIMIT, [TurnEvent("cut")])
+        if calls:
+            return self._after_tools(action, tuple(results))
+        return self._after_reply(action)
+
+    def _after_tools(self, action: Action, results: tuple[ToolResult, ...]) -> Observation:
+        messages: list[Message] = []
+        events: list[TurnEvent] = []
+        for call, result in zip(action.message.tool_calls, results, strict=True):
+            if call.id != result.call_id:
+                raise ValueError(f"got the result of call `{result.call_id}` for `{call.id}`")
+            text = result.content if self._format is None else self._format(call, result)
+            messages.append(Message("tool", text, (), call.id))
+            if result.events:
+                events.extend(result.events)
+            if result.error is not None:
+                events.append(TurnEvent(_event_kind(call, result.error), result.error, call.id))
+        told = tuple(messages)
+        self._record(action, results, told, events)
+        stop = self._stop_after_tools()
+        if stop is not None:
+            self._stop(stop)
+        return Observation(told, (), self._open)
+
+    def _stop_after_tools(self) -> StopReason | None:
+        if self._agents == ONE_AGENT:
+            return StopReason.TURN_LIMIT if len(self.turns) >= self._max_turns else None
+        if self.phase == "reply":
+            if self._told_off:
+                return StopReason.NO_REPLY
+            self._told_off = True
+            return None
+        if self.rule_found:
+            if len(self._agents) == 1:
+                return StopReason.TOOLS_DONE
+            self._enter("reply")
+            return None
+        return StopReason.NO_REPLY if self._phase_turns >= self._max_turns else None
+
+    def _after_reply(self, action: Action) -> Observation:
+        events = self._reply_events(action)
+        if self._agents != ONE_AGENT and self.phase == "tools":
+            return self._end(action, StopReason.NO_REPLY, events)
+        if not self.rule_found:
+            return self._without_rule(action, events)
+        follow_up = self._fitting_follow_up(action)
+        if follow_up is None:
+            return self._end(action, StopReason.REPLIED, events)
+        message = Message("user", self._follow_ups[follow_up].text)
+        events.append(TurnEvent("follow_up", str(follow_up)))
+        self._record(action, (), (message,), events)
+        self._viewer_speaks(follow_up)
+        return self._asked_again(message)
+
+    def _without_rule(self, action: Action, events: list[TurnEvent]) -> Observation:
+        events.append(TurnEvent("missing_rule"))
+        if self._on_missing_rule == "end" or self._reminded:
+            return self._end(action, StopReason.REPLIED_WITHOUT_RULE, events)
+        message = Message("user", reminder_text(self._make_prompt, self.view.language))
+        events.append(TurnEvent("reminder"))
+        self._record(action, (), (message,), events)
+        self._remind()
+        return self._asked_again(message)
+
+    def _asked_again(self, message: Message) -> Observation:
+        if self._agents == ONE_AGENT and len(self.turns) >= self._max_turns:
+            self._stop(StopReason.TURN_LIMIT)
+            return Observation((message,))
+        return Observation((message,), (), self._open)
+
+    def _fitting_follow_up(self, action: Action) -> int | None:
+        text = action.message.content
+        if not self._follow_ups or not asks(text):
+            return None
+        folded = fold(text)
+        for i, follow_up in enumerate(self._follow_ups):
+            if i not in self._spoken and _fits(follow_up, folded):
+                return i
+        return None
+
+    def _reply_events(self, action: Action) -> list[TurnEvent]:
+        view, text = self.view, action.message.content
+        events = []
+        longest = view.bullet_characters if action.channel == "danmaku" else view.speech_characters
+        if len(text) > longest or len(action.speech or "") > view.speech_characters:
+            events.append(TurnEvent("reply_too_long", f"{len(text)} characters"))
+        for comment_id in (*action.covers, *action.skips):
+            if comment_id not in self.tasks and comment_id != "*":
+                events.append(TurnEvent("unknown_cover", comment_id))
+        return events
+
+    def abort(self, reason: Literal["length", "driver", "env_error"], cause: str = "") -> None:
+        """End the episode from outside: the token budget is used up, the driver stops, or the
+        infrastructure failed. An action whose results are due is kept as a turn without results."""
+        if self.stop_reason is not None:
+            return
+        if reason not in _ABORTS:
+            raise ValueError(f"got `{reason}`; abort with one of {', '.join(_ABORTS)}")
+        stop = _ABORTS[reason]
+        if self._pending is not None:
+            action, self._pending = self._pending[0], None
+            self._record(action, (), (), [TurnEvent(str(stop))])
+        if stop is StopReason.ENV_ERROR or cause:
+            self.faults = (*self.faults, TurnEvent(str(stop), cause))
+        self._stop(stop)
+
+    def score(self, rewards: Rewards, *, turn_reward: float | None) -> None:
+        """Keep the rewards of the episode so far and the reward of its last turn."""
+        self.rewards = rewards
+        if self.turns:
+            self.turns[-1] = replace(self.turns[-1], reward=turn_reward)
+
+    def fork(self, at_turn: int | None = None) -> Episode:
+        """Return an episode that stands after the first `at_turn` turns, by default after all.
+
+        Turns, messages and results are shared, not copied; the branches do not see each other.
+        """
+        count = len(self.turns) if at_turn is None else at_turn
+        if not 0 <= count <= len(self.turns):
+            raise ValueError(f"`at_turn` is {at_turn}; the episode has {len(self.turns)} turns")
+        forked = copy.copy(self)
+        forked._begin()
+        for turn in self.turns[:count]:
+            forked._take(turn)
+            forked._go_on_after(turn)
+        if count == len(self.turns):
+            forked.stop_reason, forked.faults = self.stop_reason, self.faults
+            forked.tasks, forked.rewards = dict(self.tasks), self.rewards
+            forked._open = self._open
+        return forked
+
+    def _go_on_after(self, turn: Turn) -> None:
+        """Repeat what a recorded turn that did not end the episode led to."""
+        if turn.results:
+            self._stop_after_tools()
+        for event in turn.events:
+            if event.kind == "follow_up":
+                self._viewer_speaks(int(event.detail))
+            elif event.kind == "reminder":
+                self._remind()
+
+    # --- bookkeeping --------------------------------------------------------------------------
+
+    def _record(
+        self,
+        action: Action,
+        results: tuple[ToolResult, ...],
+        messages: tuple[Message, ...],
+        events: Sequence[TurnEvent],
+    ) -> None:
+        now = time.time()
+        kept = (*action.events, *events)
+        key, asked_s = self.state_key, self._asked_s
+        turn = Turn(self.agent, action, results, messages, kept, None, key, None, asked_s, now)
+        self._asked_s = now
+        self._take(turn)
+
+    def _take(self, turn: Turn) -> None:
+        """Append a turn and count what its calls did."""
+        self.turns.append(turn)
+        self._phase_turns += 1
+        state = self.state
+        for call, result in zip(turn.action.message.tool_calls, turn.results, strict=False):
+            self._learn(call, result)
+            if call.error is not None or result.error in _NOT_EXECUTED:
+                continue
+            self._used[call.name] = self._used.get(call.name, 0) + 1
+            if result.error is None and call.name == RULE_TOOL:
+                self.rule_found = True
+            if result.state is not None:
+                state = result.state
+        if state is not self.state:
+            self.state = state
+            self._set_base()
+
+    def _learn(self, call: ToolCall, result: ToolResult) -> None:
+        known = (call.name, call.arguments.canonical, result.content)
+        if known not in self._known:
+            self._known.add(known)
+            text = "\0".join(known).encode("utf-8", "replace")
+            self._known_sum += int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+            self._key = None
+
+    def _viewer_speaks(self, follow_up: int) -> None:
+        self._spoken.add(follow_up)
+        self.rule_found = False
+        self._used = {}
+        self._enter("tools")
+
+    def _remind(self) -> None:
+        self._reminded = True
+        self._set_base()
+
+    def _enter(self, phase: Literal["tools", "reply"]) -> None:
+        self.phase = phase
+        self._phase_turns = 0
+        self._told_off = False
+        self._set_base()
+
+    def _set_base(self) -> None:
+        values = f"{self._situation}\0{self.phase}\0{len(self._spoken)}\0{self._reminded}"
+        text = values.encode("utf-8", "replace") + _state_digest(self.state)
+        self._base = blake2b(text, digest_size=8).digest()
+        self._key = None
+
+    def _end(self, action: Action, stop: StopReason, events: Sequence[TurnEvent]) -> Observation:
+        self._record(action, (), (), events)
+        if stop in (StopReason.REPLIED, StopReason.REPLIED_WITHOUT_RULE):
+            self._settle(action)
+        self._stop(stop)
+        return Observation(())
+
+    def _settle(self, action: Action) -> None:
+        """Mark the comments that the reply answers or leaves alone."""
+        skipped = tuple(self.tasks) if "*" in action.skips else action.skips
+        answers = bool(action.message.content) or not action.skips
+        covered = (action.covers or tuple(self.tasks)) if answers else ()
+        for comment_id in self.tasks:
+            if comment_id in skipped:
+                self.tasks[comment_id] = "skipped"
+            elif comment_id in covered:
+                self.tasks[comment_id] = "answered"
+
+    def _stop(self, stop: StopReason) -> None:
+        self.stop_reason = stop
+        self._open = ()
+        for comment_id, task in self.tasks.items():
+            if task == "pending":
+                self.tasks[comment_id] = "failed"
+
+
+@lru_cache(maxsize=4096)
+def _state_digest(state: State) -> bytes:
+    return blake2b(repr(state).encode("utf-8", "replace"), digest_size=8).digest()
+
+
+def _event_kind(call: ToolCall, error: str) -> str:
+    if call.error is not None:
+        return "invalid_call"
+    return error if error in _REFUSED else "tool_error"
+
+
+def _fits(follow_up: FollowUp, folded_reply: str) -> bool:
+    if follow_up.when == "always":
+        return True
+    return all(fold(slot) in folded_reply for slot in follow_up.when)

@@ -1,0 +1,112 @@
+"""The exceptions of the package.
+
+    LivestreamError
+    ├── RoomError            (ValueError)    a room file breaks the schema; all its faults at once
+    ├── RoomNotFound         (LookupError)   no room of that name, path or pattern
+    ├── CommentNotFound      (LookupError)   the room has no comment of that id
+    ├── ItemNotFound         (LookupError)   the room has no product and no SKU of that id
+    ├── InvalidAction        (TypeError)     `step` was given something that is no action
+    ├── ResetNeeded          (gymnasium.error)  `step` before `reset` or after the end
+    ├── TemplateError        (ValueError)    a prompt or result template cannot be read or rendered
+    ├── GroupMismatch        (ValueError)    the members of a group saw different first observations
+    ├── MissingDependency    (ImportError)   an extra is not installed
+    ├── ToolError            (RuntimeError)  raised by a tool: the policy's mistake
+    └── SandboxError         (RuntimeError)  infrastructure failed: never a reward or a tool result
+
+The caller's mistake raises at once; the policy's mistake becomes a tool result with an error code;
+infrastructure's failure marks the trajectory.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import gymnasium.error
+
+
+class LivestreamError(Exception):
+    """Base of every exception of this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One fault of a room file."""
+
+    path: str
+    """Where: a JSON path such as `products[3].price`."""
+    problem: str
+    """What is wrong, with what was given."""
+    remedy: str
+    """What would be right."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}; {self.remedy}"
+
+
+class RoomError(LivestreamError, ValueError):
+    """A room breaks the schema; `issues` holds every fault found."""
+
+    def __init__(self, source: str, issues: Sequence[Issue]) -> None:
+        super().__init__(source, tuple(issues))
+        self.source = source
+        self.issues = tuple(issues)
+
+    def __str__(self) -> str:
+        count = len(self.issues)
+        lines = "\n".join(f"  {issue}" for issue in self.issues)
+        return f"`{self.source}` has {count} fault{'s' if count != 1 else ''}:\n{lines}"
+
+
+class RoomNotFound(LivestreamError, LookupError):
+    """No bundled room, file, folder or pattern of that name."""
+
+
+class CommentNotFound(LivestreamError, LookupError):
+    """The room has no comment of that id."""
+
+
+class ItemNotFound(LivestreamError, LookupError):
+    """The room has no product and no SKU of that id."""
+
+
+class InvalidAction(LivestreamError, TypeError):
+    """`step` was given something that is neither text, nor a message, nor an `Action`."""
+
+
+class ResetNeeded(LivestreamError, gymnasium.error.ResetNeeded):
+    """`step` was called before `reset` or after the episode had ended."""
+
+
+class TemplateError(LivestreamError, ValueError):
+    """A prompt or result template cannot be read or rendered."""
+
+
+class GroupMismatch(LivestreamError, ValueError):
+    """The members of a group did not start from one comment and one first observation."""
+
+
+class MissingDependency(LivestreamError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class ToolError(LivestreamError, RuntimeError):
+    """Raised by a tool: the policy asked for something wrong and is told so."""
+
+
+class SandboxError(LivestreamError, RuntimeError):
+    """Infrastructure failed; the trajectory is marked, the policy is not."""
+
+
+def missing_dependency(package: str, *, extra: str) -> MissingDependency:
+    """Make the error for a package that belongs to `extra`, with the command that installs it."""
+    return MissingDependency(
+        f"`{package}` is not installed; run `pip install 'livestream-env[{extra}]'`", name=package
+    )
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return a sentence naming the nearest known name, or an empty string."""
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    return f" Did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,261 @@
+"""The sandbox in this process: tools run on the room itself."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from livestream_env.errors import SandboxError
+from livestream_env.retrieval import Embedder, fingerprint_of, make_embedder
+from livestream_env.rooms import Comment, Room
+from livestream_env.tools import (
+    TOOLS,
+    Outcome,
+    RoomIndex,
+    World,
+    error_content,
+    faq_fact,
+    find_faqs,
+    reply_so_far,
+    run_tool,
+    shared_index,
+    tool_specs,
+)
+from livestream_env.types import (
+    CommentView,
+    Fact,
+    FaqBrief,
+    FrozenDict,
+    HistoryLine,
+    ProductBrief,
+    RoomView,
+    ScriptLine,
+    State,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    TurnEvent,
+    freeze,
+)
+
+
+class LocalSandbox:
+    """Tools on one room in this process; all sandboxes of one content share its index.
+
+    `language` is that of field names and messages, by default the room's; `tools` names the tools
+    to offer, by default all; `memory=False` runs a pure tool anew each time.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        *,
+        language: str | None = None,
+        embedder: str | Embedder = "use-multilingual",
+        tools: Sequence[str] | None = None,
+        memory: bool = True,
+    ) -> None:
+        self.room = room
+        self.language = language or room.language
+        self.specs: tuple[ToolSpec, ...] = tool_specs(self.language, tools)
+        self._names = {spec.name for spec in self.specs}
+        self._memory = memory
+        self._embedder = make_embedder(embedder)
+        self._index: RoomIndex | None = None
+        self._world: World | None = None
+        self._calls = 0
+        self._states: list[tuple[int, State]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Drop what is rebuilt on first use, so that a sandbox can be sent to another process."""
+        state = dict(self.__dict__)
+        world = state.pop("_world")
+        return {**state, "_index": None, "_open": world and (world.state, world.open_comments)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        opened = state.pop("_open")
+        self.__dict__.update(state)
+        self._world = opened and self.index.world(opened[0], opened[1], self.language)
+
+    @property
+    def index(self) -> RoomIndex:
+        """The room's index, shared by the process."""
+        if self._index is None:
+            self._index = shared_index(self.room, self._embedder)
+        return self._index
+
+    def reset(self, *, seed: int, comments: Sequence[str]) -> RoomView:
+        """Start an episode on these comments; `seed` is for tools that draw, and none here does.
+
+        Raises:
+            CommentNotFound: the room has no such comment.
+        """
+        view = _view(self.index, tuple(comments), self.language)
+        self._world = self.index.world(view.state, frozenset(comments), self.language)
+        self._calls = 0
+        self._states = [(0, view.state)]
+        return view
+
+    def call(self, call: ToolCall) -> ToolResult:
+        """Run one call on the room as of now."""
+        world = self._world
+        if world is None:
+            raise SandboxError("the sandbox has no episode; call `reset` first")
+        self._calls += 1
+        outcome = self._outcome(world, call)
+        if outcome.state is not None:
+            self._states.append((self._calls, outcome.state))
+            self._world = self.index.world(outcome.state, world.open_comments, self.language)
+        return ToolResult(
+            call.id, outcome.content, outcome.data, outcome.error, outcome.state, outcome.events
+        )
+
+    def _outcome(self, world: World, call: ToolCall) -> Outcome:
+        name = call.name
+        if name not in self._names:
+            known = ", ".join(spec.name for spec in self.specs)
+            content = error_content(self.language, "unknown_tool", given=name, known=known)
+            return Outcome(content, error="unknown_tool")
+        if self._memory and not TOOLS[name].mutates:
+            return _remembered(world, name, call.arguments)
+        return run_tool(world, name, call.arguments)
+
+    def fork(self, at_call: int | None = None) -> LocalSandbox:
+        """Return a sandbox in the state after the first `at_call` calls, by default after all."""
+        calls = self._calls if at_call is None else at_call
+        if not 0 <= calls <= self._calls:
+            raise ValueError(f"`at_call` is {at_call}; {self._calls} calls were made")
+        forked = copy.copy(self)
+        forked._calls = calls
+        forked._states = [(n, state) for n, state in self._states if n <= calls]
+        if self._world is not None:
+            forked._world = self.index.world(
+                forked._states[-1][1], self._world.open_comments, self.language
+            )
+        return forked
+
+    def log(self) -> Sequence[TurnEvent]:
+        """Return nothing: no transport is involved."""
+        return ()
+
+    def close(self) -> None:
+        """Forget the episode."""
+        self._world = None
+
+
+_MEMORY: OrderedDict[tuple[World, str, str], Outcome] = OrderedDict()
+_MEMORY_LOCK = threading.Lock()
+REMEMBERED = 65536
+
+
+def _remembered(world: World, name: str, arguments: FrozenDict) -> Outcome:
+    """Run a pure tool once per world and arguments, in one LRU of the process."""
+    key = (world, name, arguments.canonical)
+    found = _MEMORY.get(key)
+    if found is None:
+        found = run_tool(world, name, arguments)
+        with _MEMORY_LOCK:
+            _MEMORY[key] = found
+            if len(_MEMORY) > REMEMBERED:
+                _MEMORY.popitem(last=False)
+    elif len(_MEMORY) > REMEMBERED // 2:
+        with _MEMORY_LOCK:
+            if key in _MEMORY:
+                _MEMORY.move_to_end(key)
+    return found
+
+
+# --- what the host sees at the start ---------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _view(index: RoomIndex, comment_ids: tuple[str, ...], language: str) -> RoomView:
+    room = index.room
+    opened = [room.comment(comment_id) for comment_id in comment_ids]
+    latest = max(opened, key=lambda comment: comment.at_s)
+    moment = index.moment(latest.at_s, latest)
+    state = State(
+        latest.at_s,
+        moment.current_product,
+        tuple(product.product_id for product in moment.room.products),
+        moment.shown_image,
+    )
+    world = index.world(state, frozenset(comment_ids), language)
+    current = world.product(moment.current_product)
+    brief = None
+    if current is not None:
+        brief = ProductBrief(current.product_id, current.link_no, current.name)
+    limits = room.limits
+    faqs = _related_faqs(world, opened, limits.preset_faqs)
+    return RoomView(
+        room_id=room.room_id,
+        content_hash=room.content_hash,
+        title=room.title,
+        language=language,
+        host=room.host,
+        current_product=brief,
+        script_window=tuple(_script_window(room, latest.at_s, limits.script_window_s)),
+        history=tuple(_history(moment.room, opened, latest, limits.history_lines)),
+        comments=tuple(_public(comment) for comment in opened),
+        faqs=tuple(FaqBrief(faq.faq_id, faq.question, faq.answer) for faq in faqs),
+        state=state,
+        embedder=fingerprint_of(index.embedder),
+        bullet_characters=limits.bullet_characters,
+        speech_characters=int(limits.speech_s * limits.speech_characters_per_s),
+        extras=freeze(limits.extras),
+        data=(*_brief_facts(brief), *map(faq_fact, faqs)),
+    )
+
+
+def _public(comment: Comment) -> CommentView:
+    return CommentView(
+        comment.comment_id, comment.viewer, comment.at_s, comment.text, comment.current_product
+    )
+
+
+def _brief_facts(brief: ProductBrief | None) -> list[Fact]:
+    if brief is None:
+        return []
+    record = f"product:{brief.product_id}"
+    link = "" if brief.link_no is None else str(brief.link_no)
+    return [
+        Fact(record, "name", brief.name, None, brief.name),
+        Fact(record, "link_no", brief.link_no, None, link),
+    ]
+
+
+def _related_faqs(world: World, opened: Sequence[Comment], limit: int) -> list[Any]:
+    found = {
+        faq.faq_id: faq
+        for comment in opened
+        for faq in (find_faqs(world, comment.text, limit) if limit else ())
+    }
+    return list(found.values())
+
+
+def _script_window(room: Room, at_s: float, window_s: float) -> list[ScriptLine]:
+    return [
+        ScriptLine(segment.segment_id, segment.start_s, segment.end_s, segment.text)
+        for segment in sorted(room.script, key=lambda segment: segment.start_s)
+        if segment.start_s <= at_s and segment.end_s > at_s - window_s
+    ]
+
+
+def _history(
+    now: Room, opened: Sequence[Comment], latest: Comment, limit: int
+) -> list[HistoryLine]:
+    if latest.history is not None:
+        return [HistoryLine(line.by, line.text, line.at_s) for line in latest.history]
+    open_ids = {comment.comment_id for comment in opened}
+    earlier = [comment for comment in now.comments if comment.comment_id not in open_ids]
+    lines: list[HistoryLine] = []
+    for comment in sorted(earlier, key=lambda comment: comment.at_s):
+        lines.append(HistoryLine(comment.viewer, comment.text, comment.at_s))
+        reply = reply_so_far(comment, latest.at_s)
+        if reply is not None:
+            lines.append(HistoryLine("host", reply, comment.at_s))
+    return lines[-limit:] if limit else []
