@@ -13,13 +13,14 @@ from typing import Any, Protocol, cast
 
 import gymnasium as gym
 
-from livestream_env.env import LiveRoomEnv
+from livestream_env.env import LiveRoomEnv, call_failed
 from livestream_env.errors import GroupMismatch, SandboxError
 from livestream_env.types import (
     Message,
     Observation,
     Status,
     StopReason,
+    ToolCall,
     ToolResult,
     ToolSpec,
     Trajectory,
@@ -129,10 +130,20 @@ async def _astep(env: LiveRoomEnv, action: Any) -> Observation:
     results: list[ToolResult] = []
     try:
         for call in calls:
-            results.append(await _awaited(env.run_call(call)))
+            results.append(await _arun(env, call))
     except SandboxError as error:
         return env.fail_step(error)
     return env.finish_step(results)[0]
+
+
+async def _arun(env: LiveRoomEnv, call: ToolCall) -> ToolResult:
+    try:
+        result: ToolResult = await _awaited(env.sandbox.call(call))
+    except SandboxError:
+        raise
+    except Exception as error:
+        raise call_failed(call, error) from error
+    return result
 
 
 async def _awaited(value: Any) -> Any:

@@ -244,7 +244,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         except SandboxError:
             raise
         except Exception as error:
-            raise SandboxError(f"tool `{call.name}` failed: {error!r}") from error
+            raise call_failed(call, error) from error
 
     def fail_step(self, error: SandboxError) -> Observation:
         """End the episode because infrastructure failed while its calls were run."""
@@ -423,6 +423,11 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             tools=self._config.tools,
             **self._config.sandbox_options,
         )
+
+
+def call_failed(call: ToolCall, error: Exception) -> SandboxError:
+    """Name an exception of a sandbox as the failure of infrastructure that it is."""
+    return SandboxError(f"tool `{call.name}` failed: {error!r}")
 
 
 def _one_of(name: str, given: object, known: Sequence[object]) -> None:

@@ -293,12 +293,14 @@ class Episode:
         if refused:
             given = iter(results)
             results = [refused.get(i) or next(given) for i in range(len(calls))]
-        self._pending = None
         if action.stop == "length":
-            return self._end(action, StopReason.TOKEN_LIMIT, [TurnEvent("cut")])
-        if calls:
-            return self._after_tools(action, tuple(results))
-        return self._after_reply(action)
+            observation = self._end(action, StopReason.TOKEN_LIMIT, [TurnEvent("cut")])
+        elif calls:
+            observation = self._after_tools(action, tuple(results))
+        else:
+            observation = self._after_reply(action)
+        self._pending = None
+        return observation
 
     def _after_tools(self, action: Action, results: tuple[ToolResult, ...]) -> Observation:
         messages: list[Message] = []
