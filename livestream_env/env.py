@@ -183,7 +183,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         themselves."""
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        room, comments = self._chosen(seed, options or {})
+        room, comments = self._chosen(seed, options)
         self._episode = None
         sandbox = self._sandbox_for(room)
         try:
@@ -225,7 +225,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             observation = self.fail_step(error)
             if self._config.on_env_error == "raise":
                 raise
-            return self._stepped(observation)
+            return self._stepped(self.episode, observation)
         return self.finish_step(results)
 
     def begin_step(self, action: Any) -> tuple[ToolCall, ...]:
@@ -256,18 +256,19 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take the results of `begin_step`'s calls: the second half of `step`."""
         episode = self.episode
-        return self._stepped(Observation(()) if episode.done else episode.resume(results))
+        over = episode.stop_reason is not None
+        return self._stepped(episode, Observation(()) if over else episode.resume(results))
 
     def _stepped(
-        self, observation: Observation
+        self, episode: Episode, observation: Observation
     ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        episode = self.episode
         reward = 0.0 if self._config.rubric is None else self._score(episode, self._config.rubric)
         if self.render_mode == "human":
             self._show()
-        truncated = episode.truncated
-        terminated = episode.stop_reason is not None and not truncated
-        return observation, reward, terminated, truncated, self._info(episode)
+        info = self._info(episode)
+        if episode.stop_reason is None:
+            return observation, reward, False, False, info
+        return observation, reward, not episode.truncated, episode.truncated, info
 
     def _score(self, episode: Episode, rubric: Rubric) -> float:
         if not (episode.done or self._config.process):
@@ -383,23 +384,25 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     # --- rooms and comments -------------------------------------------------------------------
 
-    def _chosen(self, seed: int, options: Mapping[str, Any]) -> tuple[Room, list[Comment]]:
-        unknown = set(options) - {"room", "comment"}
-        if unknown:
-            name = sorted(unknown)[0]
-            hint = did_you_mean(name, ("room", "comment"))
-            raise ValueError(f"`options` takes `room` and `comment`, not `{name}`.{hint}")
-        rooms = self.rooms
-        if options.get("room") is not None:
-            rooms = self._named_rooms(options["room"])
-        source = options.get("comment", self._config.comment)
-        if source is None or (isinstance(source, str) and source.startswith("burst:")):
+    def _chosen(
+        self, seed: int, options: Mapping[str, Any] | None
+    ) -> tuple[Room, Sequence[Comment]]:
+        rooms, source = self.rooms, self._config.comment
+        if options:
+            _check_options(options)
+            rooms = self._named_rooms(options.get("room"))
+            source = options.get("comment", source)
+        if source is None:
+            return _by_seed(rooms, seed, 1)
+        if isinstance(source, str) and source.startswith("burst:"):
             return _by_seed(rooms, seed, _burst_size(source))
         room = rooms[seed % len(rooms)]
-        ids = [source] if isinstance(source, str) else list(source)
+        ids = [source] if isinstance(source, str) else source
         return room, [room.comment(comment_id) for comment_id in ids]
 
     def _named_rooms(self, name: Any) -> list[Room]:
+        if name is None:
+            return self.rooms
         own = [room for room in self.rooms if room.room_id == name]
         return own or find_rooms(name)
 
@@ -460,23 +463,29 @@ def _check_comments(room: Room, source: CommentSource) -> None:
             room.comment(comment_id)
 
 
-def _burst_size(source: str | None) -> int:
-    if source is None:
-        return 1
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in ("room", "comment"):
+            hint = did_you_mean(name, ("room", "comment"))
+            raise ValueError(f"`options` takes `room` and `comment`, not `{name}`.{hint}")
+
+
+def _burst_size(source: str) -> int:
     size = source.removeprefix("burst:")
     if not size.isascii() or not size.isdigit() or int(size) < 1:
         raise ValueError(f"`comment` is {source!r}; a burst is `burst:3`, with 1 or more comments")
     return int(size)
 
 
-def _by_seed(rooms: Sequence[Room], seed: int, burst: int) -> tuple[Room, list[Comment]]:
+def _by_seed(rooms: Sequence[Room], seed: int, burst: int) -> tuple[Room, Sequence[Comment]]:
     """Return the comments that a seed visits: file order within room order, `burst` in a row."""
-    number = seed % sum(len(room.comments) for room in rooms)
-    for room in rooms:
-        if number < len(room.comments):
-            return room, list(room.comments[number : number + burst])
-        number -= len(room.comments)
-    raise AssertionError("a number below the sum lies in one of the rooms")
+    counts = [len(room.comments) for room in rooms]
+    number = seed % sum(counts)
+    index = 0
+    while number >= counts[index]:
+        number -= counts[index]
+        index += 1
+    return rooms[index], rooms[index].comments[number : number + burst]
 
 
 def _executed(turn: Turn) -> int:

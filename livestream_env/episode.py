@@ -76,8 +76,10 @@ class Episode:
 
     __slots__ = (
         "_agents",
+        "_alone",
         "_asked_s",
         "_base",
+        "_comment_ids",
         "_follow_ups",
         "_format",
         "_key",
@@ -95,6 +97,7 @@ class Episode:
         "_spoken",
         "_told_off",
         "_used",
+        "agent",
         "faults",
         "group",
         "phase",
@@ -135,11 +138,12 @@ class Episode:
         self._make_prompt = make_prompt(prompt, view.language)
         self._format = make_result_format(result_format)
         self._agents = tuple(agents)
-        self._follow_ups = tuple(f for comment in comments for f in comment.follow_ups)
-        self.prompt: tuple[Message, ...] = tuple(
-            self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
-        )
-        self._situation = "\0".join((view.room_id, *(c.comment_id for c in view.comments)))
+        self._alone = self._agents == ONE_AGENT
+        self._follow_ups = [f for comment in comments for f in comment.follow_ups]
+        made = self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
+        self.prompt: tuple[Message, ...] = tuple(made)
+        self._comment_ids = tuple([comment.comment_id for comment in view.comments])
+        self._situation = "\0".join((view.room_id, *self._comment_ids))
         self._begin()
 
     def _begin(self) -> None:
@@ -150,8 +154,10 @@ class Episode:
         self.rewards: Rewards | None = None
         self.faults: tuple[TurnEvent, ...] = ()
         self.phase: Literal["tools", "reply"] = "tools"
+        self.agent = self._agents[0]
+        """Name of the agent whose turn it is."""
         self.rule_found = False
-        self.tasks = dict.fromkeys((c.comment_id for c in self.view.comments), "pending")
+        self.tasks = dict.fromkeys(self._comment_ids, "pending")
         self._reminded = False
         self._told_off = False
         self._spoken: set[int] = set()
@@ -173,11 +179,6 @@ class Episode:
         return self.stop_reason is not None
 
     @property
-    def agent(self) -> str:
-        """Name of the agent whose turn it is."""
-        return self._agents[0] if self.phase == "tools" else self._agents[-1]
-
-    @property
     def status(self) -> Status:
         """Whether the episode may be learnt from."""
         if self.stop_reason is None:
@@ -195,8 +196,8 @@ class Episode:
         reminder, and the set of look-ups known so far with their results, whatever their
         order."""
         if self._key is None:
-            values = b"%b%d" % (self._base, self._known_sum)
-            self._key = blake2b(values, digest_size=8).hexdigest()
+            text = f"{self._base}\0{self._known_sum}".encode("utf-8", "replace")
+            self._key = blake2b(text, digest_size=8).hexdigest()
         return self._key
 
     @property
@@ -216,7 +217,7 @@ class Episode:
         return Trajectory.model_construct(
             room_id=view.room_id,
             content_hash=view.content_hash,
-            comment_ids=tuple(comment.comment_id for comment in view.comments),
+            comment_ids=self._comment_ids,
             seed=self.seed,
             group=self.group,
             prompts=dict.fromkeys(self._agents, self.prompt),
@@ -322,7 +323,7 @@ class Episode:
         return Observation(told, (), self._open)
 
     def _stop_after_tools(self) -> StopReason | None:
-        if self._agents == ONE_AGENT:
+        if self._alone:
             return StopReason.TURN_LIMIT if len(self.turns) >= self._max_turns else None
         if self.phase == "reply":
             if self._told_off:
@@ -338,7 +339,7 @@ class Episode:
 
     def _after_reply(self, action: Action) -> Observation:
         events = self._reply_events(action)
-        if self._agents != ONE_AGENT and self.phase == "tools":
+        if not self._alone and self.phase == "tools":
             return self._end(action, StopReason.NO_REPLY, events)
         if not self.rule_found:
             return self._without_rule(action, events)
@@ -362,7 +363,7 @@ class Episode:
         return self._asked_again(message)
 
     def _asked_again(self, message: Message) -> Observation:
-        if self._agents == ONE_AGENT and len(self.turns) >= self._max_turns:
+        if self._alone and len(self.turns) >= self._max_turns:
             self._stop(StopReason.TURN_LIMIT)
             return Observation((message,))
         return Observation((message,), (), self._open)
@@ -476,8 +477,7 @@ class Episode:
         known = (call.name, call.arguments.canonical, result.content)
         if known not in self._known:
             self._known.add(known)
-            text = "\0".join(known).encode("utf-8", "replace")
-            self._known_sum += int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+            self._known_sum += _look_up_digest(*known)
             self._key = None
 
     def _viewer_speaks(self, follow_up: int) -> None:
@@ -492,14 +492,14 @@ class Episode:
 
     def _enter(self, phase: Literal["tools", "reply"]) -> None:
         self.phase = phase
+        self.agent = self._agents[0 if phase == "tools" else -1]
         self._phase_turns = 0
         self._told_off = False
         self._set_base()
 
     def _set_base(self) -> None:
-        values = f"{self._situation}\0{self.phase}\0{len(self._spoken)}\0{self._reminded}"
-        text = values.encode("utf-8", "replace") + _state_digest(self.state)
-        self._base = blake2b(text, digest_size=8).digest()
+        more = f"{self.phase}\0{len(self._spoken)}\0{self._reminded}"
+        self._base = f"{self._situation}\0{more}\0{_state_digest(self.state)}"
         self._key = None
 
     def _end(self, action: Action, stop: StopReason, events: Sequence[TurnEvent]) -> Observation:
@@ -528,9 +528,15 @@ class Episode:
                 self.tasks[comment_id] = "failed"
 
 
+@lru_cache(maxsize=65536)
+def _look_up_digest(name: str, arguments: str, content: str) -> int:
+    text = f"{name}\0{arguments}\0{content}".encode("utf-8", "replace")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+
+
 @lru_cache(maxsize=4096)
-def _state_digest(state: State) -> bytes:
-    return blake2b(repr(state).encode("utf-8", "replace"), digest_size=8).digest()
+def _state_digest(state: State) -> str:
+    return blake2b(repr(state).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _event_kind(call: ToolCall, error: str) -> str:

@@ -25,6 +25,7 @@ ACCEPTED = (
 Dialect = Callable[[str, str], tuple[str, tuple[ToolCall, ...]]]
 """(text after thinking, prefix of call ids) -> (what is said, calls)."""
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _END_TOKENS = re.compile(
     r"(?:\s*(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|end\|>|</s>))+\s*\Z"
 )
@@ -159,7 +160,10 @@ def _call(value: object, raw: str, call_id: str) -> ToolCall:
     name = value.get("name")
     if not isinstance(name, str) or not name.strip():
         return _faulty("missing_name", 'add `"name": "..."`', raw, call_id)
-    arguments, fault = _arguments(value.get("arguments"))
+    given = value.get("arguments")
+    if type(given) is dict and _SCALARS.issuperset(map(type, given.values())):
+        return ToolCall(call_id, name.strip(), FrozenDict(given))
+    arguments, fault = _arguments(given)
     if fault is not None:
         return ToolCall(call_id, name.strip(), EMPTY, fault, raw)
     return ToolCall(call_id, name.strip(), arguments)
@@ -167,8 +171,6 @@ def _call(value: object, raw: str, call_id: str) -> ToolCall:
 
 def _arguments(value: object) -> tuple[FrozenDict, str | None]:
     """Return arguments given as object or as JSON text; none, null and empty text are `{}`."""
-    if type(value) is dict and value:
-        return _frozen(value)
     if isinstance(value, str) and value.strip():
         try:
             value = _DECODER.decode(value)

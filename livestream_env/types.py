@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -65,7 +65,7 @@ class FrozenDict(dict[str, Any]):
 
 def _canonical_text(value: dict[str, Any]) -> str:
     if _SCALARS.issuperset(map(type, value.values())):
-        return repr(sorted(value.items()))
+        return repr(sorted(value.items()) if len(value) > 1 else [*value.items()])
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -230,6 +230,9 @@ class State:
     """Reasons given to human colleagues so far."""
     extras: FrozenDict = EMPTY
     """JSON values that a user's own tools keep."""
+
+    def __hash__(self) -> int:
+        return hash((self.at_s, self.current_product, self.shown_image, len(self.hand_offs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,3 +566,27 @@ class Trajectory(BaseModel):
     def reward(self) -> float | None:
         """The total of the rewards, or `None` where there is none."""
         return None if self.rewards is None else self.rewards.total()
+
+
+def _set_slots_directly(cls: type) -> None:
+    """Replace the `__init__` of a frozen slots dataclass by one that sets the slots themselves.
+
+    The one that `dataclass` writes goes through `object.__setattr__` for each field, which costs
+    twice as much; these values are made on every step.
+    """
+    scope: dict[str, Any] = {}
+    parameters, lines = [], []
+    for made in fields(cls):
+        scope[f"set_{made.name}"] = getattr(cls, made.name).__set__
+        scope[f"default_{made.name}"] = made.default
+        default = "" if made.default is MISSING else f"=default_{made.name}"
+        parameters.append(f"{made.name}{default}")
+        lines.append(f"    set_{made.name}(self, {made.name})")
+    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines)
+    exec(source, scope)
+    scope["__init__"].__annotations__ = vars(cls)["__init__"].__annotations__
+    cls.__init__ = scope["__init__"]  # type: ignore[misc]
+
+
+for _value in (ToolCall, Message, ToolResult, Observation, Action, Turn):
+    _set_slots_directly(_value)

@@ -94,8 +94,7 @@ class LocalSandbox:
         Raises:
             CommentNotFound: the room has no such comment.
         """
-        view = _view(self.index, tuple(comments), self.language)
-        self._world = self.index.world(view.state, frozenset(comments), self.language)
+        view, self._world = _opened(self.index, tuple(comments), self.language)
         self._calls = 0
         self._states = [(0, view.state)]
         return view
@@ -106,23 +105,25 @@ class LocalSandbox:
         if world is None:
             raise SandboxError("the sandbox has no episode; call `reset` first")
         self._calls += 1
-        outcome = self._outcome(world, call)
-        if outcome.state is not None:
-            self._states.append((self._calls, outcome.state))
-            self._world = self.index.world(outcome.state, world.open_comments, self.language)
-        return ToolResult(
-            call.id, outcome.content, outcome.data, outcome.error, outcome.state, outcome.events
-        )
-
-    def _outcome(self, world: World, call: ToolCall) -> Outcome:
         name = call.name
         if name not in self._names:
-            known = ", ".join(spec.name for spec in self.specs)
-            content = error_content(self.language, "unknown_tool", given=name, known=known)
-            return Outcome(content, error="unknown_tool")
-        if self._memory and not TOOLS[name].mutates:
-            return _remembered(world, name, call.arguments)
-        return run_tool(world, name, call.arguments)
+            outcome = self._unknown_tool(name)
+        elif self._memory and name in _PURE:
+            outcome = _remembered(world, name, call.arguments)
+        else:
+            outcome = run_tool(world, name, call.arguments)
+        state = outcome.state
+        if state is not None:
+            self._states.append((self._calls, state))
+            self._world = self.index.world(state, world.open_comments, self.language)
+        return ToolResult(
+            call.id, outcome.content, outcome.data, outcome.error, state, outcome.events
+        )
+
+    def _unknown_tool(self, name: str) -> Outcome:
+        known = ", ".join(spec.name for spec in self.specs)
+        content = error_content(self.language, "unknown_tool", given=name, known=known)
+        return Outcome(content, error="unknown_tool")
 
     def fork(self, at_call: int | None = None) -> LocalSandbox:
         """Return a sandbox in the state after the first `at_call` calls, by default after all."""
@@ -147,6 +148,7 @@ class LocalSandbox:
         self._world = None
 
 
+_PURE = frozenset(name for name, tool in TOOLS.items() if not tool.mutates)
 _MEMORY: OrderedDict[tuple[World, str, str], Outcome] = OrderedDict()
 _MEMORY_LOCK = threading.Lock()
 REMEMBERED = 65536
@@ -173,7 +175,9 @@ def _remembered(world: World, name: str, arguments: FrozenDict) -> Outcome:
 
 
 @lru_cache(maxsize=4096)
-def _view(index: RoomIndex, comment_ids: tuple[str, ...], language: str) -> RoomView:
+def _opened(
+    index: RoomIndex, comment_ids: tuple[str, ...], language: str
+) -> tuple[RoomView, World]:
     room = index.room
     opened = [room.comment(comment_id) for comment_id in comment_ids]
     latest = max(opened, key=lambda comment: comment.at_s)
@@ -191,7 +195,7 @@ def _view(index: RoomIndex, comment_ids: tuple[str, ...], language: str) -> Room
         brief = ProductBrief(current.product_id, current.link_no, current.name)
     limits = room.limits
     faqs = _related_faqs(world, opened, limits.preset_faqs)
-    return RoomView(
+    view = RoomView(
         room_id=room.room_id,
         content_hash=room.content_hash,
         title=room.title,
@@ -209,6 +213,7 @@ def _view(index: RoomIndex, comment_ids: tuple[str, ...], language: str) -> Room
         extras=freeze(limits.extras),
         data=(*_brief_facts(brief), *map(faq_fact, faqs)),
     )
+    return view, world
 
 
 def _public(comment: Comment) -> CommentView:
