@@ -5,143 +5,39 @@ They are fakes for tests, floors and ceilings for reports, and examples of the `
 
 from __future__ import annotations
 
-import json
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from livestream_env._resources import data_file
 from livestream_env.drivers import Seed
-from livestream_env.pricing import quote
+from livestream_env.findings import (
+    SENTENCE_END,
+    Call,
+    Findings,
+    joined,
+    not_started,
+    offered,
+    phrases,
+    say,
+    tools_language,
+)
 from livestream_env.rooms import (
     Ask,
     Check,
     Comment,
     Expected,
     Product,
-    Promotion,
-    ReplyRule,
     Room,
-    Sku,
     Statement,
+    room_as_of,
 )
 from livestream_env.spaces import random_action
 from livestream_env.tools import wording
 from livestream_env.types import Action, Message, Observation, ToolSpec
-from livestream_env.words import asks, fold, format_amount
-
-Call = tuple[str, dict[str, Any]]
-
-
-@cache
-def phrases(language: str) -> dict[str, Any]:
-    """Return the sentences that the agents of this package speak in `zh` or `en`."""
-    table: dict[str, Any] = json.loads(data_file("agents.json").read_text(encoding="utf-8"))
-    return dict(table[language])
-
-
-class Findings:
-    """What the tool messages of a conversation say, by record and field.
-
-    Only their JSON is read: `values["product:p3", "coupon_price"]`, `values["faq:f2", "answer"]`.
-    """
-
-    def __init__(self, messages: Sequence[Message], room: Room | None, language: str) -> None:
-        self._f: dict[str, str] = wording(language)["fields"]
-        self._unknown: str = wording(language)["unknown"]
-        self._room = room
-        self.values: dict[tuple[str, str], Any] = {}
-        self.products: dict[str, Mapping[str, Any]] = {}
-        self.promotions: dict[str, Promotion] = {}
-        self.rules: list[str] = []
-        self.known_intents: list[str] = []
-        for message in messages:
-            if message.role == "tool":
-                self._read(message.content)
-
-    def _read(self, content: str) -> None:
-        try:
-            result = json.loads(content)
-        except ValueError:
-            return
-        if not isinstance(result, dict):
-            return
-        self.known_intents += result.get(self._f["known_intents"], [])
-        entries = result.get(self._f["results"], [])
-        for entry in entries if isinstance(entries, list) else ():
-            self._read_entry(entry)
-
-    def _read_entry(self, entry: Mapping[str, Any]) -> None:
-        f = self._f
-        for kind, key, field in _TEXTS:
-            if f[key] in entry:
-                self.values[f"{kind}:{entry[f[key]]}", field] = entry.get(
-                    f[_KEYS.get(field, field)]
-                )
-                return
-        if f["rule"] in entry:
-            self.rules.append(entry[f["rule"]])
-            self.values[f"rule:{entry[f['intent']]}", "rule"] = entry[f["rule"]]
-        elif f["name"] in entry:
-            self._read_product(entry)
-
-    def _read_product(self, entry: Mapping[str, Any]) -> None:
-        f = self._f
-        product_id = self._product_id(entry)
-        self.products[product_id] = entry
-        for field in ("price", "coupon_price", "stock", "merchant", "barcode", "link_no", "name"):
-            self.values[f"product:{product_id}", field] = entry.get(f[field])
-        for key, value in entry.get(f["attributes"], {}).items():
-            self.values[f"product:{product_id}", key] = value
-        for sku in entry.get(f["skus"], ()):
-            for field in ("price", "coupon_price", "stock"):
-                self.values[f"sku:{sku[f['sku_id']]}", field] = sku.get(f[field])
-        for raw in entry.get(f["promotions"], ()):
-            values = {name: raw[f[name]] for name in _PROMOTION if f.get(name) in raw}
-            promotion = Promotion(**values)
-            self.promotions[promotion.promotion_id] = promotion
-            self.values[f"promotion:{promotion.promotion_id}", "text"] = promotion.text
-
-    def _product_id(self, entry: Mapping[str, Any]) -> str:
-        link, name = entry.get(self._f["link_no"]), entry.get(self._f["name"])
-        products = self._room.products if self._room is not None else ()
-        for product in products:
-            if product.link_no == link and (link is not None or product.name == name):
-                return product.product_id
-        return next((p.product_id for p in products if p.name == name), str(link))
-
-    def room(self) -> Room:
-        """Return a room of the found products and promotions alone, for `quote`."""
-        products = tuple(self._product(key, entry) for key, entry in self.products.items())
-        return Room(room_id="found", language="zh", products=products)
-
-    def _product(self, product_id: str, entry: Mapping[str, Any]) -> Product:
-        f = self._f
-        skus = tuple(
-            Sku(sku_id=sku[f["sku_id"]], spec=sku[f["spec"]], **self._prices(sku))
-            for sku in entry.get(f["skus"], ())
-        )
-        own = {} if skus else self._prices(entry)
-        merchant = entry.get(f["merchant"])
-        return Product(
-            product_id=product_id, name=entry[f["name"]], merchant=merchant, skus=skus, **own
-        )
-
-    def _prices(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        shown = {field: entry.get(self._f[field]) for field in ("price", "coupon_price")}
-        return {field: None if value == self._unknown else value for field, value in shown.items()}
-
-
-_TEXTS = (
-    ("faq", "faq_id", "answer"),
-    ("script", "segment_id", "text"),
-    ("comment", "comment_id", "text"),
-)
-_KEYS = {"text": "script"}
-_PROMOTION = tuple(Promotion.model_fields)
+from livestream_env.words import asks, fold, format_amount, link_numbers
 
 
 class ScriptedAgent:
@@ -161,14 +57,38 @@ class ScriptedAgent:
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Refuse: the agent of an episode is made by `start`, which drivers call."""
-        raise RuntimeError("call `start(observation, seed=...)` first; `rollout` does")
+        not_started()
 
 
-def tools_language(tools: Sequence[ToolSpec], default: str = "zh") -> str:
-    """Return the language of the tools' descriptions, which is that of their results."""
-    if not tools:
-        return default
-    return "zh" if any("\u4e00" <= c <= "\u9fff" for c in tools[0].description) else "en"
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One comment, or what its viewer said next, with its key."""
+
+    text: str
+    expected: Expected | None
+    comment_id: str = ""
+
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        return self.expected.asks if self.expected is not None else ()
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        state = self.expected.state if self.expected is not None else None
+        return state if isinstance(state, dict) else {}
+
+    @property
+    def is_ignored(self) -> bool:
+        return bool(self.asks) and all(ask.acts[0] == "ignore" for ask in self.asks)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What a reply holds, in this order; extras are left out where it would be too long."""
+
+    told: list[str] = field(default_factory=list)
+    extras: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
 
 
 class _Script:
@@ -178,124 +98,121 @@ class _Script:
         self._room = room
         self._language = language
         self._words = phrases(language)
-        self._said = 0
-        self._texts = [comment.text for comment in comments]
-        self._follow_ups = [f for comment in comments for f in comment.follow_ups]
-        self._asks: list[Ask] = []
-        self._states: list[Any] = []
-        for comment in comments:
-            self._expect(comment.expected)
+        self._comments = comments
+        self._tasks = [_Task(c.text, c.expected, c.comment_id) for c in comments]
+        self._follow_ups = {f.text: f.expected for c in comments for f in c.follow_ups}
+        self._same_tool = 2 * len(comments)
+        self._used: Counter[str] = Counter()
         self._stage = 0
-
-    def _expect(self, expected: Expected | None) -> None:
-        if expected is not None:
-            self._asks += expected.asks
-            self._states.append(expected.state)
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Return the next step of the script."""
         if messages[-1].role == "user" and self._stage:
-            self._answered_back(messages[-1].content)
+            self._hear(messages[-1].content)
         found = Findings(messages, self._room, self._language)
-        for stage in range(self._stage, len(_STAGES)):
-            self._stage = stage + 1
-            calls = _STAGES[stage](self, found)
+        for stage in _STAGES[self._stage :]:
+            self._stage += 1
+            calls = self._affordable(offered(stage(self, found), tools))
             if calls:
                 return Action.calls(*calls)
         return self._reply(found)
 
-    def _answered_back(self, text: str) -> None:
-        """Take over what the viewer's next message asks for."""
-        said = next((f for f in self._follow_ups if f.text == text), None)
-        self._asks, self._states, self._texts = [], [], [text]
-        self._expect(said.expected if said is not None else None)
+    def _hear(self, text: str) -> None:
+        """Start again with what the viewer's answer asks for, or after a reminder as before."""
         self._stage = 0
+        self._used.clear()
+        if text in self._follow_ups:
+            self._tasks = [_Task(text, self._follow_ups[text])]
+
+    def _affordable(self, calls: Sequence[Call]) -> list[Call]:
+        kept = []
+        for call in calls:
+            if self._used[call[0]] < self._same_tool:
+                self._used[call[0]] += 1
+                kept.append(call)
+        return kept
 
     # --- look-ups -----------------------------------------------------------------------------
 
     def _look_up(self, found: Findings) -> list[Call]:
-        if not self._asks:
-            text = self._texts[0]
-            return [
-                ("search_faq", {"query": text}),
-                ("search_product_by_keyword", {"keyword": text}),
-            ]
-        return [*self._searches(self._missing(found), first=True), *self._writes()]
+        calls = self._searches(self._missing(found))
+        for task in self._tasks:
+            calls += self._absent(task) if task.asks else self._search_of(task)
+            calls += self._writes(task)
+        return calls
 
     def _look_again(self, found: Findings) -> list[Call]:
-        return self._searches(self._missing(found), first=False) if self._asks else []
+        return self._searches(self._missing(found), again=True)
 
     def _missing(self, found: Findings) -> list[str]:
-        """Return the needed records that no tool result holds yet, and absent things to search."""
+        """Return the needed records that no tool result holds yet."""
         seen = {record for record, _ in found.values}
-        wanted: list[str] = []
-        for ask in self._asks:
-            for needed in ask.needed:
-                options = (needed,) if isinstance(needed, str) else needed
-                if not seen.intersection(options):
-                    wanted.append(options[0])
-        return list(dict.fromkeys(wanted))
+        needed = [n for task in self._tasks for ask in task.asks for n in ask.needed]
+        options = [(n,) if isinstance(n, str) else n for n in needed]
+        return list(dict.fromkeys(one[0] for one in options if not seen.intersection(one)))
 
-    def _searches(self, records: Sequence[str], *, first: bool) -> list[Call]:
-        goods = [self._product_of(r) for r in records if r.split(":")[0] in _GOODS]
-        products = {product.product_id: product for product in goods if product is not None}
-        calls = [_product_search(list(products.values()), first)] if products else []
-        if first:
-            absent = [
-                s.text[0] for a in self._asks for s in a.facts if s.kind == "absent" and s.text
-            ]
-            calls += [("search_product_by_keyword", {"keyword": name}) for name in absent]
+    def _searches(self, records: Sequence[str], *, again: bool = False) -> list[Call]:
+        products = [p for record in records if (p := self._product(record)) is not None]
+        calls = [_product_search(products, by_name=again)] if products else []
         for record in records:
             kind, _, name = record.partition(":")
             if kind == "faq":
                 faq = next(faq for faq in self._room.faqs if faq.faq_id == name)
-                texts = (faq.question, *faq.similar)
-                calls.append(("search_faq", {"query": texts[0 if first else -1]}))
+                phrasings = (faq.question, *faq.similar)
+                calls.append(("search_faq", {"query": phrasings[-1 if again else 0][:200]}))
             elif kind == "script":
                 segment = next(s for s in self._room.script if s.segment_id == name)
-                calls.append(("search_script", {"query": segment.text[:200]}))
+                calls.append(("search_script", {"query": _query(segment.text)}))
             elif kind == "comment":
-                calls.append(("search_comments", {"query": self._room.comment(name).text}))
+                calls.append(("search_comments", {"query": _query(self._room.comment(name).text)}))
         return calls
 
-    def _product_of(self, record: str) -> Product | None:
+    def _absent(self, task: _Task) -> list[Call]:
+        """Search what the room does not sell, to know that it does not."""
+        names = [s.text[0] for a in task.asks for s in a.facts if s.kind == "absent" and s.text]
+        return [("search_product_by_keyword", {"keyword": _query(name)}) for name in names]
+
+    def _search_of(self, task: _Task) -> list[Call]:
+        query = _query(task.text)
+        return [("search_faq", {"query": query}), ("search_product_by_keyword", {"keyword": query})]
+
+    def _product(self, record: str) -> Product | None:
+        """Return the product that a search for the record has to find."""
         kind, _, name = record.partition(":")
+        scopes = [p.scope for p in self._room.all_promotions if p.promotion_id == name]
         for product in self._room.products:
             if kind == "product" and product.product_id == name:
                 return product
             if kind == "sku" and any(sku.sku_id == name for sku in product.variants):
                 return product
-            if kind == "promotion" and any(p.promotion_id == name for p in product.promotions):
+            if kind == "promotion" and any(scope in product.scopes for scope in scopes):
                 return product
         return None
 
-    def _writes(self) -> list[Call]:
-        calls: list[Call] = []
-        for state in self._states:
-            if isinstance(state, dict):
-                calls += self._write(state)
-        if not calls and any(ask.acts[0] == "hand_off" for ask in self._asks):
-            calls.append(("hand_off", {"reason": self._texts[0][:200] or "?"}))
-        return calls
-
-    def _write(self, state: Mapping[str, Any]) -> list[Call]:
-        product = self._product_of(f"product:{state.get('product')}")
-        link = product.link_no if product is not None else None
-        calls: list[Call] = []
+    def _writes(self, task: _Task) -> list[Call]:
+        state = task.state
+        product = self._product(f"product:{state.get('product')}")
+        link_no = product.link_no if product is not None else None
         position = state.get("position", state.get("position_at_most"))
-        if position is not None:
-            calls.append(("move_product", {"link_no": link, "position": position}))
-        if "image" in state:
-            calls.append(("show_image", {"link_no": link, "image": state["image"]}))
-        if state.get("handed_off"):
-            calls.append(("hand_off", {"reason": self._texts[0][:200] or "?"}))
+        calls: list[Call] = []
+        if link_no is not None and position is not None:
+            calls.append(("move_product", {"link_no": link_no, "position": position}))
+        if link_no is not None and "image" in state:
+            calls.append(("show_image", {"link_no": link_no, "image": state["image"]}))
+        if state.get("handed_off") or any(ask.acts[0] == "hand_off" for ask in task.asks):
+            calls.append(("hand_off", {"reason": _query(task.text)}))
         return calls
 
-    def _rules(self, found: Findings) -> list[Call]:
-        intents = list(dict.fromkeys(ask.intent for ask in self._asks)) or [self._texts[0][:100]]
+    def _look_up_rules(self, _: Findings) -> list[Call]:
+        intents = [
+            intent
+            for task in self._tasks
+            for intent in ([ask.intent for ask in task.asks] or [_query(task.text)[:100]])
+        ]
+        intents = list(dict.fromkeys(intents))[:8]
         return [("get_reply_rule", {"intent": intents[0] if len(intents) == 1 else intents})]
 
-    def _known_rule(self, found: Findings) -> list[Call]:
+    def _look_up_known_rule(self, found: Findings) -> list[Call]:
         if found.rules or not found.known_intents:
             return []
         return [("get_reply_rule", {"intent": found.known_intents[0]})]
@@ -303,147 +220,152 @@ class _Script:
     # --- the reply ----------------------------------------------------------------------------
 
     def _reply(self, found: Findings) -> Action:
-        acts = [ask.acts[0] for ask in self._asks]
-        if acts and all(act == "ignore" for act in acts):
+        ignored = [task.comment_id for task in self._tasks if task.is_ignored]
+        if len(ignored) == len(self._tasks):
             return Action.skip()
-        if acts:
-            parts = [part for ask in self._asks for part in self._answer(ask, found)]
-        else:
-            parts = self._answer_unlabelled(found)
-        text = self._words["prefix"] + self._words["joiner"].join(dict.fromkeys(parts))
-        return Action.reply(self._by_rules(text, found))
+        draft = _Draft()
+        for task in self._tasks:
+            if not task.is_ignored:
+                self._answer(task, found, draft)
+        return replace(Action.reply(self._by_rules(draft, found)), skips=tuple(ignored))
 
-    def _answer(self, ask: Ask, found: Findings) -> list[str]:
-        act = ask.acts[0]
+    def _answer(self, task: _Task, found: Findings, draft: _Draft) -> None:
+        told: list[str] = self._done(found) if task.state else []
+        for ask in task.asks:
+            act = ask.acts[0]
+            told += [self._statement(statement, found) for statement in ask.facts]
+            if act == "ask":
+                draft.questions.append(self._question(ask.ask_for))
+            elif act in ("hand_off", "decline", "chat"):
+                told.append(self._words[act])
+            extras = [e for e in ask.extras if e.record is None or self._is_found(e, found)]
+            draft.extras += [self._statement(extra, found) for extra in extras]
+        if not task.asks:
+            told.append(self._unlabelled(found))
+        asked_back = any(ask.acts[0] == "ask" for ask in task.asks)
+        draft.told += told or ([] if asked_back else [self._words["fallback"]])
+
+    def _question(self, slots: Sequence[str]) -> str:
         words = self._words
-        if act == "ask":
-            return [
-                words["ask"].format(
-                    slots=("、" if self._language == "zh" else " and ").join(ask.ask_for)
-                )
-            ]
-        parts = [self._state_text(state) for state in self._states if isinstance(state, dict)]
-        parts += [self._statement(statement, found) for statement in (*ask.facts, *ask.extras)]
-        if act == "hand_off":
-            parts.append(words["handed_off"])
-        elif act in ("decline", "chat"):
-            parts.append(words[act])
-        return [part for part in parts if part] or [words["fallback"]]
+        return str(
+            words["ask"].format(slots=words["and"].join(slots)) if slots else words["question"]
+        )
 
-    def _state_text(self, state: Mapping[str, Any]) -> str:
-        product = self._product_of(f"product:{state.get('product')}")
-        link = product.link_no if product is not None else ""
-        position = state.get("position", state.get("position_at_most"))
-        if position is not None:
-            return str(self._words["moved"].format(link_no=link, position=position))
-        return str(self._words["shown"].format(link_no=link)) if "image" in state else ""
+    def _done(self, found: Findings) -> list[str]:
+        """Say what the writes did."""
+        fields = wording(self._language)["fields"]
+        said = []
+        for name, result in found.written.items():
+            if name != "reason":
+                link_no, value = result.get(fields["link_no"]), result[fields[name]]
+                said.append(self._words[name].format(link_no=link_no, value=value))
+        return said
+
+    def _is_found(self, statement: Statement, found: Findings) -> bool:
+        key = statement.record or "", statement.field or ""
+        return statement.record == "quote" or found.values.get(key) is not None
 
     def _statement(self, statement: Statement, found: Findings) -> str:
         words = self._words
         if statement.kind == "absent":
-            return str(words["absent"].format(name=statement.text[0] if statement.text else ""))
+            return str(words["absent"].format(name="".join(statement.text[:1])))
         if statement.record == "quote":
-            promotions = list(found.promotions.values())
-            made = quote(found.room(), statement.lines, promotions=promotions)
-            total = "?" if made.total is None else format_amount(made.total)
-            return str(words["total"].format(value=total))
+            total = found.total(statement.lines)
+            known = words["total"] if total is not None else words["no_total"]
+            return str(known.format(value=format_amount(total or 0)))
         records = [r for r in (statement.record, statement.other) if r is not None]
-        return str(words["joiner"].join(self._value(r, statement, found) for r in records))
+        said = [say(found, record, statement.field or "", statement.text) for record in records]
+        return str(words["joiner"].join(said))
 
-    def _value(self, record: str, statement: Statement, found: Findings) -> str:
-        field = statement.field or ""
-        value = found.values.get((record, field))
-        if value is None or value == wording(self._language)["unknown"]:
-            name = self._words["fields"].get(field, field)
-            return str(self._words["unknown"].format(name=self._name(record), field=name))
-        if isinstance(value, str) and (statement.text or not record.startswith(("product", "sku"))):
-            return _relevant(value, statement.text)
-        name = self._words["fields"].get(field, field)
-        return str(
-            self._words["value"].format(
-                name=self._name(record), field=name, value=self._shown(field, value)
-            )
-        )
+    def _unlabelled(self, found: Findings) -> str:
+        """Answer by the first FAQ found, else by the first product's coupon price."""
+        longest = self._room.limits.bullet_characters - len(self._words["prefix"])
+        for (_, name), value in found.values.items():
+            if name == "answer" and value:
+                return _fitting(str(value), longest)
+        for record, name in found.values:
+            if name == "coupon_price":
+                return say(found, record, name)
+        return str(self._words["fallback"])
 
-    def _shown(self, field: str, value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        form = {"price": "currency", "coupon_price": "currency", "stock": "piece"}.get(
-            field, "plain"
-        )
-        return str(self._words[form].format(value=format_amount(value)))
-
-    def _name(self, record: str) -> str:
-        product = self._product_of(record)
-        if product is None:
-            return ""
-        name = product.name[:16]
-        if product.link_no is not None:
-            name = self._words["link"].format(link_no=product.link_no)
-        sku_id = record.partition(":")[2]
-        spec = next((sku.spec for sku in product.skus if sku.sku_id == sku_id), {})
-        gap = "" if self._language == "zh" else " "
-        return gap.join([name, *spec.values()])
-
-    def _answer_unlabelled(self, found: Findings) -> list[str]:
-        answers = [value for (record, field), value in found.values.items() if field == "answer"]
-        if answers:
-            return [str(answers[0])]
-        for record, field in found.values:
-            if field == "coupon_price" and record.startswith("product"):
-                return [self._value(record, Statement(record=record, field="coupon_price"), found)]
-        return [self._words["fallback"]]
-
-    def _by_rules(self, text: str, found: Findings) -> str:
-        """Add what the looked-up rules' checks ask for and the reply does not hold yet."""
-        for rule in self._room.reply_rules:
-            if rule.rule in found.rules:
-                for check in rule.checks:
-                    addition = self._addition(check, text, rule)
-                    if addition:
-                        text += self._words["joiner"] + addition
+    def _by_rules(self, draft: _Draft, found: Findings) -> str:
+        """Word the draft as the looked-up rules ask for, with as many extras as there is room."""
+        rules = [rule for rule in self._room.reply_rules if rule.rule in found.rules]
+        checks = [check for rule in rules for check in rule.checks]
+        limits = [check.limit for check in checks if check.limit is not None]
+        longest = min([self._room.limits.bullet_characters, *limits])
+        text = self._worded(draft, checks)
+        while len(text) > longest and draft.extras:
+            draft.extras.pop()
+            text = self._worded(draft, checks)
         return text
 
-    def _addition(self, check: Check, text: str, rule: ReplyRule) -> str:
-        if check.kind == "must_mention" and not any(fold(p) in fold(text) for p in check.any_of):
-            return check.any_of[0]
-        if check.kind == "must_ask" and not asks(text):
-            return str(self._words["question"])
-        if check.kind == "must_add_link_number" and not re.search(r"\d", text):
-            records = [
-                r
-                for ask in self._asks
-                for n in ask.needed
-                for r in ([n] if isinstance(n, str) else n)
-            ]
-            for record in records:
-                product = self._product_of(record)
-                if product is not None and product.link_no is not None:
-                    return str(self._words["link"].format(link_no=product.link_no))
-        return ""
+    def _worded(self, draft: _Draft, checks: Sequence[Check]) -> str:
+        """Word the draft, and add what a check asks for that it does not hold."""
+        parts, questions = [*draft.told, *draft.extras], list(draft.questions)
+        for check in checks:
+            text = "".join([*parts, *questions])
+            mentioned = not check.any_of or any(fold(p) in fold(text) for p in check.any_of)
+            if check.kind == "must_mention" and not mentioned:
+                parts.append(check.any_of[0])
+            elif check.kind == "must_ask" and not (asks(text) and mentioned):
+                questions.append(self._question(check.any_of))
+            elif check.kind == "must_add_link_number" and not link_numbers(text):
+                link_no = self._link_no()
+                parts += [] if link_no is None else [self._words["link"].format(link_no=link_no)]
+        return joined(self._language, [*parts, *questions])
+
+    def _link_no(self) -> int | None:
+        """Return the link number of what is talked about: of a needed product, else the current."""
+        for task in self._tasks:
+            for ask in task.asks:
+                for needed in ask.needed:
+                    record = needed if isinstance(needed, str) else needed[0]
+                    product = self._product(record)
+                    if product is not None and product.link_no is not None:
+                        return product.link_no
+        return _current_link(self._room, self._comments)
 
 
-_GOODS = ("product", "sku", "promotion")
-_STAGES = (_Script._look_up, _Script._look_again, _Script._rules, _Script._known_rule)
+_STAGES = (
+    _Script._look_up,
+    _Script._look_again,
+    _Script._look_up_rules,
+    _Script._look_up_known_rule,
+)
 
 
-def _product_search(products: Sequence[Product], first: bool) -> Call:
-    """Search several products at once by link number, one by its name at the second try."""
-    links = [product.link_no for product in products if product.link_no is not None]
-    if len(links) == len(products) and (first or len(links) > 1):
-        keyword = "、".join(f"{link}号链接" for link in links)
-    else:
-        keyword = products[0].name[:200]
-    return "search_product_by_keyword", {"keyword": keyword}
+def _current_link(room: Room, comments: Sequence[Comment]) -> int | None:
+    """Return the link number of the product being explained, as the prompt names it."""
+    latest = max(comments, key=lambda comment: comment.at_s)
+    current = room_as_of(room, latest.at_s, comment=latest).current_product
+    return next((p.link_no for p in room.products if p.product_id == current), None)
 
 
-def _relevant(value: str, texts: Sequence[str]) -> str:
-    """Return the sentence of the value that holds one of the phrases; the whole where none does."""
-    for phrase in texts:
-        if phrase in value and len(value) > 60:
-            sentences = re.split(r"(?<=[。；;！!])|(?<=\. )", value)
-            return next((s.strip() for s in sentences if phrase in s), value)
-    return value
+def _query(text: str) -> str:
+    """Make an argument of a text: within the tools' limits, and never empty."""
+    return text.strip()[:200] or "?"
+
+
+def _product_search(products: Sequence[Product], *, by_name: bool) -> Call:
+    """Search products at once: by their link numbers, or by name."""
+    links = [product.link_no for product in products]
+    names = " ".join(dict.fromkeys(product.name for product in products))
+    keyword = names if by_name or None in links else "、".join(f"{link}号链接" for link in links)
+    return "search_product_by_keyword", {"keyword": keyword[:200]}
+
+
+def _fitting(text: str, length: int) -> str:
+    """Return as many whole sentences as fit; where not even one does, its beginning."""
+    kept = ""
+    for sentence in SENTENCE_END.split(text):
+        if len(kept) + len(sentence) > length:
+            break
+        kept += sentence
+    return kept or text[:length]
+
+
+# --- the random agent ------------------------------------------------------------------------
 
 
 class RandomAgent:
@@ -452,23 +374,24 @@ class RandomAgent:
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def start(self, observation: Observation, *, seed: Seed | None) -> RandomAgent:
+    def start(self, observation: Observation, *, seed: Seed | None) -> _Random:
         """Return the agent of one episode, drawing from its own generator."""
-        episode = RandomAgent(self.seed)
-        more = seed if isinstance(seed, tuple) else (seed or 0,)
-        episode._rng = np.random.default_rng((self.seed, *more))
-        episode._texts = [comment.text[:100] or "?" for comment in observation.comments]
-        episode._specs = observation.tools
-        return episode
+        own = seed if isinstance(seed, tuple) else (seed or 0,)
+        texts = [_query(comment.text)[:100] for comment in observation.comments]
+        return _Random(np.random.default_rng((self.seed, *own)), texts)
 
-    _rng: np.random.Generator | None = None
-    _texts: Sequence[str] = ()
-    _specs: Sequence[ToolSpec] = ()
+    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
+        """Refuse: the agent of an episode is made by `start`, which drivers call."""
+        not_started()
+
+
+class _Random:
+    """The random agent of one episode."""
+
+    def __init__(self, rng: np.random.Generator, texts: Sequence[str]) -> None:
+        self._rng = rng
+        self._texts = texts
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Draw a call of one of the tools, or a reply."""
-        if self._rng is None:
-            self._rng = np.random.default_rng(self.seed)
-        specs = tools or self._specs
-        language = tools_language(specs)
-        return random_action(self._rng, specs, self._texts or ["?"], language=language)
+        return random_action(self._rng, tools, self._texts, language=tools_language(tools))

@@ -416,7 +416,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     def _made_sandbox(self, room: Room) -> Sandbox:
         source = self._config.sandbox
-        if not isinstance(source, (str, Sandbox)):
+        if isinstance(source, type) or not isinstance(source, (str, Sandbox)):
             return source(room)
         return make_sandbox(
             source,

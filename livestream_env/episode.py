@@ -196,8 +196,7 @@ class Episode:
         reminder, and the set of look-ups known so far with their results, whatever their
         order."""
         if self._key is None:
-            text = f"{self._base}\0{self._known_sum}".encode("utf-8", "replace")
-            self._key = blake2b(text, digest_size=8).hexdigest()
+            self._key = _situation_digest(self._base, self._known_sum)
         return self._key
 
     @property
@@ -526,6 +525,12 @@ class Episode:
         for comment_id, task in self.tasks.items():
             if task == "pending":
                 self.tasks[comment_id] = "failed"
+
+
+@lru_cache(maxsize=16384)
+def _situation_digest(base: str, known_sum: int) -> str:
+    text = f"{base}\0{known_sum}".encode("utf-8", "replace")
+    return blake2b(text, digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=65536)

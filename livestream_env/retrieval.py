@@ -8,31 +8,35 @@ crashes (sentence-transformers#2473).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pkgutil
-import re
 import sys
 import threading
-import unicodedata
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from livestream_env.errors import did_you_mean, missing_dependency
-
-MAX_CHARACTERS = 512
-"""Encoders read this much of a text: more would cost seconds and hardly changes a match."""
+from livestream_env.keywords import (
+    MAX_CHARACTERS,
+    is_pair,
+    ranked,
+    sound_of,
+    stop_words,
+    syllable,
+    tokenize,
+)
+from livestream_env.words import fold
 
 _LOCK = threading.RLock()
 """Guards the loading and running of models; held across a fork, so that the child finds it free."""
@@ -118,7 +122,7 @@ def _lexical_row(text: str) -> NDArray[np.float32]:
     row = np.zeros(2048, np.float64)
     for feature, count in sorted(Counter(_features(text)).items()):
         code = zlib.crc32(feature.encode())
-        weight = 0.2 if feature in _stops().particles else 1.0
+        weight = 0.2 if feature in stop_words().particles else 1.0
         # A signed hash: two features in one slot cancel as often as they add.
         row[code % 2048] += (weight if code & 0x8000_0000 else -weight) * (1 + math.log(count))
     unit: NDArray[np.float32] = _unit(row[None])[0]
@@ -127,19 +131,19 @@ def _lexical_row(text: str) -> NDArray[np.float32]:
 
 
 def _features(text: str) -> Iterator[str]:
-    tokens = _tokens(_fold(text))
+    tokens = tokenize(fold(text))
     for token in tokens:
         yield token.text
         if token.kind == "word":
             padded = f"<{token.text}>"
             yield from ("#" + padded[i : i + 3] for i in range(len(padded) - 2))
-        elif token.kind == "han" and token.text not in _stops().particles:
-            yield "~" + _syllable(token.text)
+        elif token.kind == "han" and token.text not in stop_words().particles:
+            yield "~" + syllable(token.text)
     for first, second in pairwise(tokens):
-        if _is_pair(first, second):
+        if is_pair(first, second):
             yield first.text + second.text
         if first.kind == second.kind == "han":
-            yield _sound(first, second)
+            yield sound_of(first, second)
 
 
 class SentenceTransformerEmbedder:
@@ -321,7 +325,7 @@ class TextIndex:
             record = self._records[row]
             if allowed is None or record in allowed:
                 best.setdefault(record, score)
-        return _ranked(best)[:k]
+        return ranked(best)[:k]
 
     def __getstate__(self) -> dict[str, Any]:
         vectors = self._index.reconstruct_n(0, len(self._records)) if self._records else None
@@ -364,185 +368,6 @@ def _flat_index(vectors: NDArray[np.float32]) -> Any:
     return index
 
 
-def _ranked(scores: dict[int, float]) -> list[tuple[int, float]]:
-    return sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
-
-
-class LexicalScorer:
-    """Finds documents that hold the words of a query: the rarer a word, the more it counts.
-
-    A score is the share of the query found, from 0 to 1, with question words left out.
-    """
-
-    floor = 0.4
-    """Of 78 queries in three public catalogues, all for absent goods stay below 0.36."""
-
-    def __init__(self, documents: Sequence[Sequence[tuple[str, float]]]) -> None:
-        """Index documents, each of (text, weight) fields; the best field with a word counts."""
-        self._count = len(documents)
-        self._postings: dict[str, dict[int, float]] = {}
-        for number, fields in enumerate(documents):
-            for text, weight in fields:
-                for unit in _document_units(text):
-                    held = self._postings.setdefault(unit, {})
-                    held[number] = max(weight, held.get(number, 0.0))
-
-    def search(
-        self, query: str, k: int, *, allowed: Collection[int] | None = None
-    ) -> list[tuple[int, float]]:
-        """Return at most `k` (document, score) pairs, best first, equal scores by number."""
-        whole = 0.0
-        found: defaultdict[int, float] = defaultdict(float)
-        for unit in _query_units(query):
-            held = self._held(unit)
-            if not held and unit.is_optional:
-                continue
-            part = unit.weight * math.log(1 + (self._count + 1) / (len(held) + 1))
-            # A Chinese noun ends in its head, which counts twice: 苹果手机 is a phone, 原味坚果 are
-            # nuts. Unless only its last character is known: shops write 休闲鞋 for 耐克鞋.
-            if unit.head and (held or unit.head not in self._postings):
-                part *= 2
-            whole += part
-            for number, weight in held.items():
-                found[number] += part * weight
-        hits = {
-            number: score
-            for number, share in found.items()
-            if (allowed is None or number in allowed)
-            and (score := round(share / whole, 4)) >= self.floor
-        }
-        return _ranked(hits)[: max(k, 0)]
-
-    def _held(self, unit: _Unit) -> dict[int, float]:
-        """Return the documents that hold a unit, and those that hold what sounds like it."""
-        alike = self._postings.get(unit.sound, {})
-        exact = self._postings.get(unit.text, {})
-        return {number: 0.7 * weight for number, weight in alike.items()} | exact
-
-
-class _Unit(NamedTuple):
-    """One thing to find of a query."""
-
-    text: str
-    weight: float
-    sound: str = ""
-    is_optional: bool = False
-    """Not missed where no document has it."""
-    head: str = ""
-    """The last character of a pair that ends a noun."""
-
-
-def _document_units(text: str) -> Iterator[str]:
-    tokens = _tokens(_fold_nouns(_fold(text)))
-    yield from (token.text for token in tokens)
-    for first, second in pairwise(tokens):
-        if _is_pair(first, second):
-            yield first.text + second.text
-            if first.kind == second.kind == "han":
-                yield _sound(first, second)
-
-
-def _query_units(query: str) -> list[_Unit]:
-    tokens = _tokens(_fold_nouns(_stops().pattern.sub(" ", _fold(_clip(query)))))
-    units = {
-        token.text: _Unit(token.text, 1.0 if token.kind == "word" else 0.3)
-        for token in tokens
-        if token.text not in _stops().particles
-    }
-    for first, second, third in zip(tokens, tokens[1:], [*tokens[2:], _END], strict=False):
-        if _is_pair(first, second):
-            units[first.text + second.text] = _pair_unit(first, second, third)
-    return list(units.values())
-
-
-def _pair_unit(first: _Token, second: _Token, third: _Token) -> _Unit:
-    text, kinds, particles = first.text + second.text, {first.kind, second.kind}, _stops().particles
-    if first.text in particles or second.text in particles or kinds == {"han", "word"}:
-        return _Unit(text, 1.0, is_optional=True)
-    if kinds != {"han"}:
-        return _Unit(text, 1.0)
-    is_last = not third.kind or (third.kind == "han" and (third.gap or third.text in particles))
-    return _Unit(text, 1.0, _sound(first, second), head=second.text if is_last else "")
-
-
-class _Stops(NamedTuple):
-    pattern: re.Pattern[str]
-    particles: frozenset[str]
-    zi_nouns: re.Pattern[str]
-
-
-@lru_cache(maxsize=1)
-def _stops() -> _Stops:
-    path = Path(__file__).parent / "data" / "stop_phrases.json"
-    lists = json.loads(path.read_text(encoding="utf-8"))
-    chinese = "|".join(sorted(map(re.escape, lists["zh"]), key=len, reverse=True))
-    english = "|".join(sorted(map(re.escape, lists["en"]), key=len, reverse=True))
-    return _Stops(
-        re.compile(rf"{chinese}|(?<![a-z0-9])(?:{english})(?![a-z0-9])"),
-        frozenset(lists["zh_particles"]),
-        re.compile(rf"([{lists['zh_noun_before_zi']}])子"),
-    )
-
-
-def _fold_nouns(text: str) -> str:
-    """Drop what colloquial nouns add: 鞋子 is 鞋, 包包 is 包."""
-    return re.sub(rf"([{_HAN}])\1", r"\1", _stops().zi_nouns.sub(r"\1", text))
-
-
-class _Token(NamedTuple):
-    """A Chinese character, a number or a word, folded."""
-
-    text: str
-    kind: str
-    """`han`, `number` or `word`."""
-    gap: str
-    """What stands between the token before it and this one."""
-
-
-_END = _Token("", "", "")
-_HAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_TOKEN = re.compile(rf"(?P<han>[{_HAN}])|(?P<number>\d+(?:\.\d+)?)|(?P<word>[^\W\d_{_HAN}]+)")
-_PLURAL = re.compile(r"(?<=ss|sh|ch)es$|(?<=[^\Ws]{3})s$")
-
-
-def _fold(text: str) -> str:
-    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text).casefold())
-
-
-def _tokens(text: str) -> list[_Token]:
-    tokens, end = [], 0
-    for match in _TOKEN.finditer(text):
-        gap, end = text[end : match.start()], match.end()
-        tokens.append(_Token(_PLURAL.sub("", match[0]), match.lastgroup or "", gap))
-    return tokens
-
-
-def _is_pair(first: _Token, second: _Token) -> bool:
-    """Whether two neighbours make one term: 耳机, 米8, 16升, T恤, t-shirt, xm4 (or xm 4, xm-4)."""
-    kinds = {first.kind, second.kind}
-    if kinds == {"han"}:
-        return not second.gap
-    if second.gap not in {"", " ", "-", "_"} or kinds == {"number"}:
-        return False
-    return (
-        "number" in kinds
-        or second.gap == "-"
-        or 1 in {len(token.text) for token in (first, second) if token.kind == "word"}
-    )
-
-
-def _sound(first: _Token, second: _Token) -> str:
-    return f"~{_syllable(first.text)} {_syllable(second.text)}"
-
-
-@lru_cache(maxsize=32_768)
-def _syllable(character: str) -> str:
-    """Return the toneless pinyin of a character, with zh, ch, sh and final ng as many say them."""
-    from pypinyin import lazy_pinyin
-
-    return re.sub(r"(?<=^[zcs])h|(?<=n)g$", "", "".join(lazy_pinyin(character)))
-
-
 def _clipped(texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise TypeError(f"`texts` must be a sequence of strings, got {texts!r:.80}")
@@ -550,7 +375,8 @@ def _clipped(texts: Sequence[str]) -> list[str]:
 
 
 def _clip(text: str) -> str:
-    """Return what encoders read of a text; a lone surrogate, which none can take, becomes `?`."""
+    """Return what encoders read of a text: more would cost seconds and hardly change a match. A
+    lone surrogate, which none can take, becomes `?`."""
     return text[:MAX_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
 
 

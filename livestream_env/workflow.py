@@ -12,11 +12,19 @@ from functools import cache
 from typing import Any
 
 from livestream_env._resources import data_file
-from livestream_env.agents import Findings, phrases, tools_language
 from livestream_env.drivers import Seed
-from livestream_env.tools import wording
+from livestream_env.findings import (
+    Call,
+    Findings,
+    joined,
+    not_started,
+    offered,
+    phrases,
+    say,
+    tools_language,
+)
 from livestream_env.types import Action, Message, Observation, ToolSpec
-from livestream_env.words import fold, format_amount
+from livestream_env.words import fold
 
 
 @cache
@@ -43,7 +51,7 @@ class WorkflowAgent:
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Refuse: the agent of an episode is made by `start`, which drivers call."""
-        raise RuntimeError("call `start(observation, seed=...)` first; `rollout` does")
+        not_started()
 
 
 class _Workflow:
@@ -56,43 +64,39 @@ class _Workflow:
         self._seen = 0
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
-        """Take the next step of the graph."""
+        """Take the next step of the graph, over those whose tool there is not."""
         if messages[-1].role == "user" and self._step:
             self._text, self._step, self._seen = messages[-1].content, 0, len(messages)
-        intent = classify(self._text, self._language)
         found = Findings(messages[self._seen :], None, self._language)
-        self._step += 1
-        if self._step == 1:
-            return self._retrieve(intent)
-        if self._step == 2:
-            return Action.call("get_reply_rule", intent=intent["intent"])
-        if self._step == 3 and not found.rules and found.known_intents:
-            return Action.call("get_reply_rule", intent=found.known_intents[0])
+        intent = classify(self._text, self._language)
+        for step in _STEPS[self._step :]:
+            self._step += 1
+            calls = offered(step(self, intent, found), tools)
+            if calls:
+                return Action.calls(*calls)
         return self._reply(intent, found)
 
-    def _retrieve(self, intent: Mapping[str, Any]) -> Action:
+    def _retrieve(self, intent: Mapping[str, Any], _: Findings) -> list[Call]:
         query = self._text.strip()[:200] or "?"
         if intent["search"] == "product":
-            return Action.call("search_product_by_keyword", keyword=query)
-        return Action.call("search_faq", query=query)
+            return [("search_product_by_keyword", {"keyword": query})]
+        return [("search_faq", {"query": query})]
+
+    def _look_up_rule(self, intent: Mapping[str, Any], _: Findings) -> list[Call]:
+        return [("get_reply_rule", {"intent": intent["intent"]})]
+
+    def _look_up_nearest_rule(self, _: Mapping[str, Any], found: Findings) -> list[Call]:
+        if found.rules or not found.known_intents:
+            return []
+        return [("get_reply_rule", {"intent": found.known_intents[0]})]
 
     def _reply(self, intent: Mapping[str, Any], found: Findings) -> Action:
-        words = phrases(self._language)
-        said = words["fallback"]
-        for (record, field), value in found.values.items():
-            if field == "answer":
-                said = value
+        said = phrases(self._language)["fallback"]
+        for record, name in found.values:
+            if name == "answer" or (name == intent.get("field") and record.startswith("product:")):
+                said = say(found, record, name)
                 break
-            if field == intent.get("field") and record.startswith("product"):
-                said = self._product_sentence(found, record, field, value)
-                break
-        return Action.reply(words["prefix"] + said)
+        return Action.reply(joined(self._language, [said]))
 
-    def _product_sentence(self, found: Findings, record: str, field: str, value: Any) -> str:
-        words = phrases(self._language)
-        name = str(found.values.get((record, "name")))[:16]
-        label = words["fields"][field]
-        if value is None or value == wording(self._language)["unknown"]:
-            return str(words["unknown"].format(name=name, field=label))
-        shown = value if isinstance(value, str) else format_amount(value)
-        return str(words["value"].format(name=name, field=label, value=shown))
+
+_STEPS = (_Workflow._retrieve, _Workflow._look_up_rule, _Workflow._look_up_nearest_rule)

@@ -20,7 +20,7 @@ LAYERS = {
     2: ("sandbox",),
     4: (
         *("parsing", "prompts", "spaces", "episode", "env"),
-        *("drivers", "agents", "workflow"),
+        *("drivers", "findings", "agents", "workflow"),
     ),
     7: ("cli",),
 }
