@@ -22,7 +22,10 @@ LAYERS = {
         *("parsing", "prompts", "spaces", "episode", "env"),
         *("drivers", "findings", "agents", "workflow"),
     ),
-    7: ("cli",),
+    7: (
+        *("cli", "cli_demo", "cli_doctor", "cli_play", "cli_rollout", "cli_rooms", "cli_tally"),
+        "terminal",
+    ),
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 

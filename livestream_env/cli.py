@@ -1,0 +1,123 @@
+"""The command line: `livestream-env demo`, `doctor`, `room`, `rollout`, `play`.
+
+Exit codes: 0 fine; 1 a check found faults, or nothing could be played; 2 wrong use; 130
+interrupted. What is heavy is imported by the commands that need it, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from livestream_env.cli_demo import run_demo
+from livestream_env.cli_doctor import run_doctor
+from livestream_env.cli_play import run_play
+from livestream_env.cli_rollout import AGENTS, FACTORY_FORM, run_rollout
+from livestream_env.cli_rooms import run_room_check, run_room_list, run_room_show, run_room_strip
+from livestream_env.terminal import INTERRUPTED, UsageError, safe_lines
+from livestream_env.version import VERSION
+
+if TYPE_CHECKING:
+    pass
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    _accept_any_text()
+    args = _parser().parse_args(argv)
+    from livestream_env.errors import LivestreamError, SandboxError
+
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        with open(os.devnull, "w", encoding="utf-8") as sink:
+            os.dup2(sink.fileno(), sys.stdout.fileno())
+        return 1
+    except (LivestreamError, UsageError, OSError) as error:
+        _complain(error)
+        return 1 if isinstance(error, SandboxError) else 2
+
+
+def _complain(error: Exception) -> None:
+    """Print an error as one line; a room's faults, one line each."""
+    from livestream_env.errors import RoomError
+
+    text = str(error) if isinstance(error, RoomError) else " ".join(str(error).split("\n"))
+    print(safe_lines(f"livestream-env: {text}"), file=sys.stderr)
+
+
+def _accept_any_text() -> None:
+    """Let no character that a terminal cannot show or a pipe mangled raise."""
+    handlers = ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"))
+    for stream, errors in (*handlers, (sys.stderr, "backslashreplace")):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=errors)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="livestream-env", description="Livestream rooms in which LLM agents are the host."
+    )
+    parser.add_argument("--version", action="version", version=f"livestream-env {VERSION}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _command(commands, "demo", run_demo, "play a bundled room, scripted agent beside the workflow")
+    _command(commands, "doctor", run_doctor, "check this installation")
+    _add_room(commands.add_parser("room", help="check, show, strip or list rooms"))
+    _add_rollout(_command(commands, "rollout", run_rollout, "play episodes into a JSONL file"))
+    play = _command(commands, "play", run_play, "be the host yourself, in the terminal")
+    play.add_argument("--room", required=True, help="room file or bundled name")
+    play.add_argument("--comment", help="comment id or `burst:N`; by default by seed")
+    play.add_argument("--seed", type=_whole, default=0)
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[..., int], text: str) -> Any:
+    parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_room(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    check = _command(commands, "check", run_room_check, "name every fault of a room file")
+    show = _command(commands, "show", run_room_show, "print a room, or what the host sees of it")
+    strip = _command(commands, "strip", run_room_strip, "write the room without its key")
+    _command(commands, "list", run_room_list, "list the bundled rooms")
+    for one in (check, show, strip):
+        one.add_argument("room", metavar="FILE", help="room file or bundled name")
+    show.add_argument("--comment", help="show what the host sees of this comment, and its key")
+    strip.add_argument("--out", required=True, metavar="FILE")
+
+
+def _add_rollout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--room", required=True, help="room file, folder, glob or bundled name")
+    parser.add_argument("--agent", required=True, help=f"{', '.join(AGENTS)} or {FACTORY_FORM}")
+    parser.add_argument("--out", required=True, metavar="FILE", help="one trajectory a line")
+    parser.add_argument("--episodes", type=_count, help="by default every comment once")
+    parser.add_argument("--workers", type=_count, default=1, help="threads, 1 by default")
+    parser.add_argument("--seed", type=_whole, default=0, help="seed of the first episode")
+    parser.add_argument("--comment", help="comment id or `burst:N`; by default by seed")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"`{text}` is no whole number from 0")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if _whole(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no whole number from 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
