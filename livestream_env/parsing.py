@@ -9,8 +9,9 @@ thinking is no call.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +26,21 @@ ACCEPTED = (
 Dialect = Callable[[str, str], tuple[str, tuple[ToolCall, ...]]]
 """(text after thinking, prefix of call ids) -> (what is said, calls)."""
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-_END_TOKENS = re.compile(
-    r"(?:\s*(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|end\|>|</s>))+\s*\Z"
+_PLAIN = frozenset({str, int, bool, type(None)})
+_SCALARS = _PLAIN | {float}
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "</s>")
+_BARE_CALL = re.compile(
+    r"""^[ \t]*(?=(?:\[\s*)?\{\s*"(?:name|arguments)"\s*:)
+    | (?:(?<=[。！？；：.!?;])|(?<=[^"]:))[ \t]*(?=\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:)
+    """,
+    re.MULTILINE | re.VERBOSE,
 )
-_BARE_CALL = re.compile(r'^[ \t]*\{\s*"(?:name|arguments)"\s*:', re.MULTILINE)
+"""Where a call begins: a line, or what follows the end of a sentence (我来查：{"name": ...})."""
+_CALL = re.compile(rf"{_OPEN}\s*|</think>\s*(?=\{{)|{_BARE_CALL.pattern}", _BARE_CALL.flags)
+_MARKS = "“”‘’＂：，；｛｝［］【】"
+DEEPEST = 64
+"""Levels that arguments may be nested: more than any tool takes, and every writer can hold it."""
 
 
 def to_action(given: object, *, turn: int = 0) -> Action:
@@ -68,72 +79,123 @@ def parse_text(text: str, dialect: str | None = None, *, turn: int = 0) -> Actio
 
 def _without_end(text: str) -> str:
     """Drop end tokens at the end of the text."""
-    if text.endswith((">", "\n", " ")) and not text.endswith("</tool_call>"):
-        return _END_TOKENS.sub("", text)
+    if text.endswith((">", "\n", " ")) and not text.endswith(_CLOSE):
+        text = text.rstrip()
+        while text.endswith(_END_TOKENS):
+            text = text[: text.rindex("<")].rstrip()
     return text
 
 
 def _split_thinking(text: str) -> tuple[str, str]:
-    """Split into thinking and what follows the last `</think>`; unclosed thinking says nothing."""
-    head, close, tail = text.rpartition("</think>")
-    if close:
-        return head.strip().removeprefix("<think>").strip(), tail
-    before, opened, thinking = text.partition("<think>")
-    return (thinking.strip(), before) if opened else ("", text)
+    """Split into thinking and what follows the last `</think>`; unclosed thinking says nothing.
+
+    A tag that a call's JSON quotes, such as one in a viewer's text, ends and begins nothing.
+    """
+    seen = _without_json(text) if 0 <= text.find("{") < text.rfind("think>") else text
+    end = seen.rfind("</think>")
+    start = 0 if end < 0 else end + len("</think>")
+    thinking = text[: max(end, 0)].strip().removeprefix("<think>").strip()
+    opened = seen.find("<think>", start)
+    if opened < 0:
+        return thinking, text[start:]
+    draft = text[opened + len("<think>") :].strip()
+    return f"{thinking}\n{draft}".strip(), text[start:opened]
+
+
+def _without_json(text: str) -> str:
+    """Blank the JSON of every call of the text."""
+    pieces: list[str] = []
+    position = 0
+    while (call := _CALL.search(text, position)) is not None:
+        try:
+            _, end = _DECODER.raw_decode(text, call.end())
+        except (ValueError, RecursionError):
+            end = call.end()
+        pieces += text[position : call.end()], " " * (end - call.end())
+        position = max(end, call.start() + 1)
+        pieces += text[end:position]
+    return "".join(pieces) + text[position:]
 
 
 def _hermes(text: str, prefix: str) -> tuple[str, tuple[ToolCall, ...]]:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number."""
-    said, opened, rest = text.partition("<tool_call>")
+    said, opened, rest = text.partition(_OPEN)
     calls: list[ToolCall] = []
     while opened:
-        body, closed, rest = rest.partition("</tool_call>")
+        body, closed, after = rest.partition(_CLOSE)
+        known = len(calls)
         if not closed:
-            calls.append(_faulty("unclosed", "no `</tool_call>`", body, f"{prefix}{len(calls)}"))
+            calls.append(_faulty("unclosed", f"no `{_CLOSE}`", body, f"{prefix}{known}"))
             break
         _read_objects(body.strip(), prefix, calls)
-        between, opened, rest = rest.partition("<tool_call>")
+        if calls[-1].error is not None and (end := _end_beyond(rest, len(body))) is not None:
+            del calls[known:]
+            _read_objects(rest[:end].strip(), prefix, calls)
+            after = rest[end + len(_CLOSE) :]
+        between, opened, rest = after.partition(_OPEN)
         said += between
     return said.strip(), tuple(calls)
 
 
+def _end_beyond(rest: str, cut: int) -> int | None:
+    """Return where the call ends whose JSON quotes the closing tag at `cut`, if it does."""
+    try:
+        _, end = _DECODER.raw_decode(rest, len(rest) - len(rest.lstrip()))
+    except (ValueError, RecursionError):
+        return None
+    end = rest.find(_CLOSE, end)
+    return end if end > cut else None
+
+
 def _bare_json(text: str, prefix: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """`{"name": ..., "arguments": {...}}` objects one after another, after any text."""
-    start = _BARE_CALL.search(text)
-    if start is None:
-        return text.strip(), ()
+    """`{"name": ..., "arguments": {...}}` objects, with any text before, between and after."""
     calls: list[ToolCall] = []
-    _read_objects(text[start.start() :].strip(), prefix, calls)
-    return text[: start.start()].strip(), tuple(calls)
+    said, end = "", 0
+    while (start := _BARE_CALL.search(text, end)) is not None:
+        said += text[end : start.start()]
+        end = _read_objects(text, prefix, calls, start.end(), in_prose=True)
+    return (said + text[end:]).strip(), tuple(calls)
 
 
 DIALECTS: dict[str, Dialect] = {"hermes": _hermes, "json": _bare_json}
 
 
-def _read_objects(body: str, prefix: str, calls: list[ToolCall]) -> None:
-    """Append the calls of the JSON objects that follow one another; stop at the first that is
-    none."""
-    position, end = 0, len(body)
+def _read_objects(
+    body: str, prefix: str, calls: list[ToolCall], position: int = 0, *, in_prose: bool = False
+) -> int:
+    """Append the calls of the JSON objects that follow one another and return where they end.
+
+    What is no JSON is a faulty call up to the next that begins like one; `in_prose` it is one
+    only where it begins like an object.
+    """
+    end = len(body)
     if not end:
-        calls.append(
-            _faulty("invalid_json", "nothing between the tags", body, f"{prefix}{len(calls)}")
-        )
+        problem = "nothing between the tags"
+        calls.append(_faulty("invalid_json", problem, body, f"{prefix}{len(calls)}"))
     while position < end:
+        start = position
         try:
             value, position = _DECODER.raw_decode(body, position)
         except (ValueError, RecursionError) as error:
-            fault, raw = _json_fault(error, body), body[position:]
-            calls.append(_faulty("invalid_json", fault, raw, f"{prefix}{len(calls)}"))
-            return
-        calls.append(_call(value, body, f"{prefix}{len(calls)}"))
+            following = _BARE_CALL.search(body, start + 1)
+            position = end if following is None else following.end()
+            raw = body[start:position].strip()
+            calls.append(_faulty("invalid_json", _json_fault(error), raw, f"{prefix}{len(calls)}"))
+        else:
+            calls.append(_call(value, body[start:position], f"{prefix}{len(calls)}"))
         while position < end and body[position] in " \t\r\n,":
             position += 1
+        if in_prose and body[position : position + 1] not in ("{", "["):
+            break
+    return position
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key occurs twice")
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key `{clean_text(twice)[:50]}` occurs twice")
     return made
 
 
@@ -141,16 +203,27 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"`{name}` is no JSON value")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_no_constant)
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"the number `{digits[:20]}` is too large")
+    return number
 
 
-def _json_fault(error: BaseException, body: str) -> str:
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_constant=_no_constant, parse_float=_finite
+)
+
+
+def _json_fault(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    fault = str(error)
-    if any(mark in body for mark in "“”：，"):
-        fault += "; quotes, colons and commas of JSON are ASCII"
-    return fault
+    if not isinstance(error, json.JSONDecodeError):
+        fault = str(error)
+        return "a number has too many digits" if "int_max_str_digits" in fault else fault
+    found = error.doc[error.pos : error.pos + 1]
+    hint = "; quotes, colons, commas and brackets of JSON are ASCII"
+    return f"{error}{hint if found and found in _MARKS else ''}"
 
 
 def _call(value: object, raw: str, call_id: str) -> ToolCall:
@@ -170,24 +243,35 @@ def _call(value: object, raw: str, call_id: str) -> ToolCall:
 
 
 def _arguments(value: object) -> tuple[FrozenDict, str | None]:
-    """Return arguments given as object or as JSON text; none, null and empty text are `{}`."""
+    """Return arguments given as object or as JSON text; none, null and blank text are `{}`."""
     if isinstance(value, str) and value.strip():
         try:
             value = _DECODER.decode(value)
         except (ValueError, RecursionError) as error:
-            return EMPTY, f"invalid_json: arguments: {_json_fault(error, str(value))}"
-    if value is None or value == "":
+            return EMPTY, f"invalid_json: arguments: {_json_fault(error)}"
+    if value is None or (isinstance(value, str) and not value.strip()):
         return EMPTY, None
     if not isinstance(value, Mapping):
         return EMPTY, f"invalid_arguments: an object is needed, not {type(value).__name__}"
-    return _frozen(value)
+    fault = _unfit(value)
+    return (freeze(value), None) if fault is None else (EMPTY, f"invalid_arguments: {fault}")
 
 
-def _frozen(value: Mapping[str, Any]) -> tuple[FrozenDict, str | None]:
-    try:
-        return freeze(value), None
-    except RecursionError:
-        return EMPTY, "invalid_arguments: nested too deeply"
+def _unfit(value: object, levels: int = DEEPEST) -> str | None:
+    """Return why a value is no argument, or `None`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"`{value}` is no JSON value"
+    if value is None or isinstance(value, (str, int, float)):
+        return None
+    if not levels:
+        return "nested too deeply"
+    if isinstance(value, (list, tuple)):
+        items: Iterator[object] = iter(value)
+    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        items = iter(value.values())
+    else:
+        return f"`{type(value).__name__}` is no JSON type"
+    return next((fault for item in items if (fault := _unfit(item, levels - 1))), None)
 
 
 def _faulty(code: str, problem: str, raw: str, call_id: str) -> ToolCall:
@@ -197,9 +281,11 @@ def _faulty(code: str, problem: str, raw: str, call_id: str) -> ToolCall:
 def _scrubbed(action: Action) -> Action:
     """Replace lone surrogates by U+FFFD, with an event; the same object where there is none."""
     message = action.message
-    texts = (message.content, message.reasoning, action.speech or "")
-    calls = [(call.name, call.arguments) for call in message.tool_calls]
-    if all(map(_is_clean, texts)) and all(_is_clean(n) and _is_clean(a) for n, a in calls):
+    texts = [message.content, message.reasoning, action.speech or "", *action.covers]
+    for call in message.tool_calls:
+        texts += (call.id, call.name, call.raw or "")
+    objects = (action.extras, *(call.arguments for call in message.tool_calls))
+    if _is_clean("".join((*texts, *action.skips))) and all(map(_is_clean, objects)):
         return action
     clean = replace(
         message,
@@ -207,15 +293,23 @@ def _scrubbed(action: Action) -> Action:
         reasoning=clean_text(message.reasoning),
         tool_calls=tuple(map(_scrubbed_call, message.tool_calls)),
     )
-    speech = None if action.speech is None else clean_text(action.speech)
-    events = (*action.events, TurnEvent("surrogates_replaced"))
-    return replace(action, message=clean, speech=speech, events=events)
+    return replace(
+        action,
+        message=clean,
+        speech=None if action.speech is None else clean_text(action.speech),
+        covers=tuple(map(clean_text, action.covers)),
+        skips=tuple(map(clean_text, action.skips)),
+        extras=freeze(_cleaned(action.extras)),
+        events=(*action.events, TurnEvent("surrogates_replaced")),
+    )
 
 
 def _scrubbed_call(call: ToolCall) -> ToolCall:
     raw = None if call.raw is None else clean_text(call.raw)
     arguments = freeze(_cleaned(call.arguments))
-    return replace(call, name=clean_text(call.name), arguments=arguments, raw=raw)
+    return replace(
+        call, id=clean_text(call.id), name=clean_text(call.name), arguments=arguments, raw=raw
+    )
 
 
 def _is_clean(value: object) -> bool:
@@ -267,16 +361,22 @@ def parse_message(message: Mapping[str, Any], *, turn: int = 0) -> Action:
         action = parse_text(content, turn=turn)
         if not reasoning:
             return action
-        said = action.message
-        return Action(Message("assistant", said.content, said.tool_calls, None, reasoning))
-    made = tuple(_openai_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls))
-    thinking, said_text = _split_thinking(content)
-    return Action(Message("assistant", said_text.strip(), made, None, reasoning or thinking))
+        return replace(action, message=replace(action.message, reasoning=reasoning))
+    made = _own_calls([_openai_call(call) for call in calls], turn)
+    thinking, said = _split_thinking(content)
+    text = _without_end(said).strip()
+    return Action(Message("assistant", text, made, None, reasoning or thinking))
 
 
-def _openai_call(call: Mapping[str, Any], made_id: str) -> ToolCall:
+def _openai_call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function", call)
-    return _call(function, str(function), str(call.get("id") or made_id))
+    given = function.get("arguments") if isinstance(function, Mapping) else None
+    raw = given if isinstance(given, str) else str(function)
+    made = _call(function, raw, str(call.get("id") or ""))
+    fault = _unfit(made.arguments)
+    if fault is None:
+        return made
+    return ToolCall(made.id, made.name, EMPTY, f"invalid_arguments: {fault}", raw)
 
 
 def _content_text(content: object) -> str:
@@ -285,9 +385,21 @@ def _content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, (list, tuple)):
-        parts = [part for part in content if isinstance(part, Mapping)]
-        return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+        return "".join(map(_part_text, content))
     raise InvalidAction(f"got content of type `{type(content).__name__}`; it is text or parts")
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping):
+        return str(part.get("text", "")) if part.get("type") == "text" else ""
+    raise InvalidAction(
+        f'got a content part of type `{type(part).__name__}`; it is `{{"type": "text", ...}}`'
+    )
+
+
+_SEQUENCES = ("token_ids", "logprobs", "prompt_ids", "covers", "skips")
 
 
 def _checked(action: Action, turn: int) -> Action:
@@ -295,20 +407,58 @@ def _checked(action: Action, turn: int) -> Action:
     message = action.message
     if not isinstance(message, Message) or message.role != "assistant":
         raise InvalidAction("an action's message is a `Message` of role `assistant`")
-    if not isinstance(message.content, str):
-        raise InvalidAction(f"an action's content is text, not {message.content!r}")
+    texts = (message.content, message.reasoning, action.speech or "")
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidAction(f"an action's content, reasoning and speech are text; got {texts!r}")
     if action.channel not in ("danmaku", "speech"):
         raise InvalidAction(f"invalid_channel: got `{action.channel}`; use `danmaku` or `speech`")
-    if not message.tool_calls:
-        return action
+    own: dict[str, Any] = {}
+    for name in _SEQUENCES:
+        value = getattr(action, name)
+        if value is not None and type(value) is not tuple:
+            own[name] = _own_tuple(name, value)
+    if type(action.extras) is not FrozenDict:
+        own["extras"] = _own_object("extras", action.extras)
+    if message.tool_calls:
+        own["message"] = replace(message, tool_calls=_own_calls(message.tool_calls, turn))
+    action = replace(action, **own) if own else action
+    ids, logprobs = action.token_ids, action.logprobs
+    if logprobs is not None and len(logprobs) != len(ids or ()):
+        raise InvalidAction(f"got {len(logprobs)} logprobs for {len(ids or ())} token ids")
+    return action
+
+
+def _own_tuple(name: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise InvalidAction(f"an action's `{name}` is a tuple, not {value!r}")
+    return tuple(value)
+
+
+def _own_object(name: str, value: object) -> FrozenDict:
+    if type(value) is FrozenDict and _PLAIN.issuperset(map(type, value.values())):
+        return value
+    fault = _unfit(value) if isinstance(value, dict) else f"got {value!r}"
+    if not isinstance(value, dict) or fault is not None:
+        raise InvalidAction(f"`{name}` is an object of JSON values: {fault}")
+    return value if isinstance(value, FrozenDict) else freeze(value)
+
+
+def _own_calls(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
+    """Return the calls with ids that differ from each other, and frozen arguments."""
+    for call in calls:
+        if not isinstance(call, ToolCall) or not isinstance(call.name, str):
+            raise InvalidAction(f"got the call {call!r}; an action's calls are `ToolCall`s")
+    taken = {call.id for call in calls}
     seen: set[str] = set()
-    calls = tuple(_own(call, f"call_{turn}_{i}", seen) for i, call in enumerate(message.tool_calls))
-    return replace(action, message=replace(message, tool_calls=calls))
-
-
-def _own(call: ToolCall, made_id: str, seen: set[str]) -> ToolCall:
-    """Return the call with an id that no other call of its message has, and frozen arguments."""
-    call_id = call.id if call.id and call.id not in seen else made_id
-    seen.add(call_id)
-    arguments = call.arguments if type(call.arguments) is FrozenDict else freeze(call.arguments)
-    return ToolCall(call_id, call.name, arguments, call.error, call.raw)
+    made: list[ToolCall] = []
+    for i, call in enumerate(calls):
+        call_id = call.id
+        if not call_id or call_id in seen:
+            call_id = f"call_{turn}_{i}"
+            while call_id in taken:
+                call_id += "_"
+            taken.add(call_id)
+        seen.add(call_id)
+        arguments = _own_object("arguments", call.arguments)
+        made.append(ToolCall(call_id, call.name, arguments, call.error, call.raw))
+    return tuple(made)

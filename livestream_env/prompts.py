@@ -9,12 +9,13 @@ filter as JSON text.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from livestream_env._resources import data_file
 from livestream_env.errors import TemplateError
@@ -44,27 +45,25 @@ class TemplatePrompt:
     def __init__(self, folder: str | None, language: str) -> None:
         self._folder = folder
         self._language = language
-        self._made: OrderedDict[tuple[int, int], tuple[RoomView, tuple[Message, ...]]] = (
-            OrderedDict()
-        )
+        self._made: OrderedDict[tuple[int, ...], _Made] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _template_prompt, (self._folder, self._language)
+        return make_prompt, (self._folder, self._language)
 
     def __call__(
         self, view: RoomView, tools: Sequence[ToolSpec], /, *, max_same_tool: int
     ) -> tuple[Message, ...]:
-        """Return system and user message; one view object is rendered once."""
-        key = (id(view), max_same_tool)
+        """Return system and user message; one view object is rendered once for the same tools."""
+        key = (id(view), max_same_tool, *map(id, tools))
         found = self._made.get(key)
-        if found is not None and found[0] is view:
-            return found[1]
+        if found is not None:
+            return found.messages
         values = _values(view, tools, max_same_tool)
         messages = (
             Message("system", self._render("system.j2", values)),
             Message("user", self._render("user.j2", values)),
         )
-        self._made[key] = (view, messages)
+        self._made[key] = _Made(view, tuple(tools), messages)
         while len(self._made) > 1024:
             self._made.popitem(last=False)
         return messages
@@ -76,7 +75,15 @@ class TemplatePrompt:
     def _render(self, name: str, values: Mapping[str, Any]) -> str:
         own = Path(self._folder, name) if self._folder is not None else None
         path = own if own is not None and own.is_file() else _bundled(self._language, name)
-        return _render(str(path), values)
+        return _render(str(path), _changed_ns(path), values)
+
+
+class _Made(NamedTuple):
+    """Messages, and what they were made of: kept, so that no other object gets its `id`."""
+
+    view: RoomView
+    tools: tuple[ToolSpec, ...]
+    messages: tuple[Message, ...]
 
 
 def make_prompt(prompt: str | os.PathLike[str] | Prompt | None, language: str) -> Prompt:
@@ -88,24 +95,30 @@ def make_prompt(prompt: str | os.PathLike[str] | Prompt | None, language: str) -
     if callable(prompt):
         return prompt
     if prompt is None:
-        return _template_prompt(None, language)
+        return _template_prompt(None, language, ())
     folder = os.fspath(prompt)
     names = ("system.j2", "user.j2", "reminder.j2")
-    if not any(Path(folder, name).is_file() for name in names):
+    changed = tuple(_changed_ns(Path(folder, name)) for name in names)
+    if not any(changed):
         raise TemplateError(f"`prompt={folder!r}` is no folder with one of {', '.join(names)}")
-    return _template_prompt(folder, language)
+    return _template_prompt(folder, language, changed)
 
 
 @lru_cache(maxsize=64)
-def _template_prompt(folder: str | None, language: str) -> TemplatePrompt:
+def _template_prompt(folder: str | None, language: str, _: tuple[int, ...]) -> TemplatePrompt:
     return TemplatePrompt(folder, language)
+
+
+def _changed_ns(path: Path) -> int:
+    """Return when the file was last changed, which tells an edited template; 0 for none."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 def reminder_text(prompt: Prompt, language: str) -> str:
     """Return the prompt's own reminder, or the bundled one where it is a plain callable."""
     if isinstance(prompt, TemplatePrompt):
         return prompt.reminder()
-    return _template_prompt(None, language).reminder()
+    return _template_prompt(None, language, ()).reminder()
 
 
 def make_result_format(
@@ -123,32 +136,33 @@ def make_result_format(
     path = os.fspath(result_format)
     if not os.path.isfile(path):
         raise TemplateError(f"`result_format={path!r}` is no template file")
-    return _TemplateFormat(path)
+    return _TemplateFormat(path, _changed_ns(Path(path)))
 
 
 class _TemplateFormat:
     """Text of a tool message from a template file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, changed: int) -> None:
         self._path = path
+        self._changed = changed
 
     def __call__(self, call: ToolCall, result: ToolResult) -> str:
-        import json
-
         values = {"call": call, "result": result, "content": json.loads(result.content)}
-        return _render(self._path, values)
+        return _render(self._path, self._changed, values)
 
 
 def _values(view: RoomView, tools: Sequence[ToolSpec], max_same_tool: int) -> dict[str, Any]:
     zh = view.language == "zh"
     viewer, said = ("观众", "弹幕") if zh else ("viewer", "text")
-    host = "主播" if zh else "host"
+    host, copy = ("主播", "主播（观众）") if zh else ("host", "host (viewer)")
     several = len(view.comments) > 1
     return {
         "view": view,
         "tools": tools,
         "max_same_tool": max_same_tool,
-        "history": [{(host if h.by == "host" else h.by): h.text} for h in view.history],
+        "history": [
+            {host if h.is_host else copy if h.by == host else h.by: h.text} for h in view.history
+        ],
         "comments": [
             {**({"id": c.comment_id} if several else {}), viewer: c.viewer, said: c.text}
             for c in view.comments
@@ -167,7 +181,7 @@ def _bundled(language: str, name: str) -> Path:
 
 
 @lru_cache(maxsize=256)
-def _template(path: str) -> jinja2.Template:
+def _template(path: str, changed: int) -> jinja2.Template:
     import jinja2.sandbox
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
@@ -175,15 +189,16 @@ def _template(path: str) -> jinja2.Template:
     )
     environment.filters["json"] = to_json
     try:
-        return environment.from_string(Path(path).read_text(encoding="utf-8"))
+        return environment.from_string(Path(path).read_text(encoding="utf-8-sig"))
     except (jinja2.TemplateSyntaxError, OSError, UnicodeDecodeError) as error:
         raise TemplateError(f"template `{path}` cannot be read: {error}") from error
 
 
-def _render(path: str, values: Mapping[str, Any]) -> str:
-    import jinja2
-
+def _render(path: str, changed: int, values: Mapping[str, Any]) -> str:
+    template = _template(path, changed)
     try:
-        return _template(path).render(**values)
-    except jinja2.TemplateError as error:
-        raise TemplateError(f"template `{path}` cannot be rendered: {error}") from error
+        return template.render(**values)
+    except Exception as error:  # whatever a template does
+        raise TemplateError(
+            f"template `{path}` cannot be rendered: {type(error).__name__}: {error}"
+        ) from error

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from livestream_env._resources import resource_folder
 from livestream_env.errors import Issue, RoomError, RoomNotFound, did_you_mean
+from livestream_env.room_checks import check_references, declared_names, room_notes, shown
+from livestream_env.room_checks import expected_counts as expected_counts
 from livestream_env.rooms import (
     Comment,
     Event,
-    Expected,
     Faq,
     Product,
     Promotion,
     ReplyRule,
     Room,
     ScriptSegment,
-    Statement,
 )
 from livestream_env.words import clean_text
 
-T = TypeVar("T")
+_DEEPEST = 64
+"""Levels of lists and objects in a file; the schema itself needs a dozen."""
 
 
 def load_room(source: str | os.PathLike[str] | Room, *, encoding: str | None = None) -> Room:
@@ -38,26 +41,30 @@ def load_room(source: str | os.PathLike[str] | Room, *, encoding: str | None = N
 
     Raises:
         RoomNotFound: no file and no bundled room of that name; the message names the nearest.
-        RoomError: the file breaks the schema; every fault is listed with its JSON path.
+        RoomError: the file cannot be read or breaks the schema; every fault is listed with its
+            JSON path.
     """
     if isinstance(source, Room):
         return source
     name = os.fspath(source)
-    path = Path(name)
-    if path.is_file():
-        return _load_cached(str(path.resolve()), path.stat().st_mtime_ns, encoding)
+    if os.path.isfile(name):
+        return _load_cached(os.path.realpath(name), _bytes_of(name), encoding)
     bundled = _bundled_files()
     if name in bundled:
         return load_room(bundled[name])
+    if os.path.isdir(name):
+        raise RoomNotFound(
+            f"`{name}` is a folder; name a file in it, or make an environment with `room={name!r}`"
+        )
     raise RoomNotFound(
-        f"no room file and no bundled room `{name}`; bundled are"
-        f" {', '.join(f'`{known}`' for known in bundled)}.{did_you_mean(name, bundled)}"
+        f"no room file and no bundled room `{shown(name)}`; bundled are"
+        f" {', '.join(f'`{known}`' for known in bundled)}.{did_you_mean(name[:100], bundled)}"
     )
 
 
 @lru_cache(maxsize=256)
-def _load_cached(path: str, mtime_ns: int, encoding: str | None) -> Room:
-    return read_room(Path(path), encoding=encoding).room
+def _load_cached(path: str, data: bytes, encoding: str | None) -> Room:
+    return _read(path, data, encoding).room
 
 
 class RoomReport(NamedTuple):
@@ -65,105 +72,197 @@ class RoomReport(NamedTuple):
 
     room: Room
     notes: tuple[str, ...]
-    """Values that are not known or were mended, one line each."""
+    """Values that are not known or were mended, and what may not be meant, one line each."""
 
 
-def read_room(path: Path, *, encoding: str | None = None) -> RoomReport:
-    """Read a room file with notes on it; raises as `load_room`."""
-    raw, notes = _parse_json(_decode(path, encoding), str(path))
-    if not isinstance(raw, dict):
-        issue = Issue("$", f"the file holds a JSON {type(raw).__name__}", "a room is a JSON object")
-        raise RoomError(str(path), [issue])
-    if "danmaku" in raw:
-        raw = _from_neutral(raw)
-    room = validate_room(raw, source=str(path))
-    return RoomReport(room, (*notes, *_unknown_values(room)))
+def read_room(path: str | os.PathLike[str], *, encoding: str | None = None) -> RoomReport:
+    """Read a room file with notes on it.
+
+    Raises:
+        RoomError: as `load_room`.
+    """
+    room, notes = _read(os.fspath(path), _bytes_of(path), encoding)
+    return RoomReport(room, (*notes, *room_notes(room)))
 
 
-def _decode(path: Path, encoding: str | None) -> str:
-    data = path.read_bytes()
-    if encoding is None and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        remedy = "save it as UTF-8, or pass `encoding='utf-16'`"
-        raise RoomError(str(path), [Issue("$", "the file is UTF-16", remedy)])
+def _read(path: str, data: bytes, encoding: str | None) -> RoomReport:
+    return _checked(_parse_json(_decode(data, path, encoding), path), path)
+
+
+def _bytes_of(path: str | os.PathLike[str]) -> bytes:
     try:
-        return data.decode(encoding or "utf-8-sig")
-    except (UnicodeDecodeError, LookupError) as error:
-        at = data[: getattr(error, "start", 0)].count(b"\n") + 1
+        return Path(path).read_bytes()
+    except OSError as error:
+        problem = f"the file cannot be read ({error.strerror})"
+        remedy = "check that it is there and may be read"
+        raise RoomError(os.fspath(path), [Issue("$", problem, remedy)]) from error
+
+
+def _decode(data: bytes, path: str, encoding: str | None) -> str:
+    found = json.detect_encoding(data)
+    if encoding is None and not found.startswith("utf-8"):
+        remedy = f"save it as UTF-8, or pass `encoding='{found[:6]}'`"
+        raise RoomError(path, [Issue("$", f"line 1 is {found[:6].upper()}, not UTF-8", remedy)])
+    try:
+        return data.decode(encoding or "utf-8").removeprefix("\ufeff")
+    except UnicodeError as error:
+        line = data[: getattr(error, "start", 0)].count(b"\n") + 1
+        problem = f"line {line} is not {encoding or 'UTF-8'} ({error})"
         remedy = "save it as UTF-8, or name its encoding, such as `encoding='gb18030'`"
-        problem = f"line {at} is not {encoding or 'UTF-8'} ({error})"
-        raise RoomError(str(path), [Issue("$", problem, remedy)]) from error
+    except (LookupError, ValueError) as error:
+        problem, remedy = str(error), "name an encoding of text, such as `encoding='gb18030'`"
+    raise RoomError(path, [Issue("$", problem, remedy)])
 
 
-def _parse_json(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
-    issues: list[Issue] = []
-    replaced = 0
+# --- JSON ------------------------------------------------------------------------------------
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal replaced
-        made: dict[str, Any] = {}
-        for key, value in items:
-            if key in made:
-                issues.append(Issue(f"...{key}", f"the key `{key}` occurs twice", "keep one"))
-            made[key] = value
-        return made
 
-    def constant(name: str) -> None:
-        issues.append(Issue("$", f"the file holds `{name}`", "write `null` for an unknown number"))
+class _Object(dict[str, Any]):
+    """A JSON object that knows which of its keys occurred twice."""
 
-    def cleaned(value: Any) -> Any:
-        nonlocal replaced
-        if isinstance(value, str):
-            clean = clean_text(value)
-            replaced += clean != value
-            return clean
-        if isinstance(value, list):
-            return [cleaned(item) for item in value]
-        if isinstance(value, dict):
-            return {cleaned(key): cleaned(item) for key, item in value.items()}
-        return value
+    twice: tuple[str, ...] = ()
 
+
+class _NotFinite(NamedTuple):
+    """A number of the file that JSON does not have, as written."""
+
+    text: str
+
+
+def _parse_json(text: str, source: str) -> Any:
+    if not text.strip():
+        raise RoomError(source, [Issue("$", "the file is empty", "write a room as JSON")])
     try:
-        raw = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
-        raw = cleaned(raw)
+        return json.loads(
+            text, object_pairs_hook=_object, parse_constant=_NotFinite, parse_float=_float
+        )
     except json.JSONDecodeError as error:
         problem = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise RoomError(source, [Issue("$", problem, "write valid JSON")]) from error
-    except (RecursionError, ValueError) as error:
-        raise RoomError(
-            source, [Issue("$", f"{error}", "write a room, nested as shown in docs/rooms.md")]
-        ) from error
-    if issues:
-        raise RoomError(source, issues)
-    notes = (f"{replaced} texts held lone surrogates, now U+FFFD",) if replaced else ()
-    return raw, notes
+        remedy = "write valid JSON"
+        if error.pos >= len(text.rstrip()):
+            remedy = "the file ends too early: was it cut?"
+    except (RecursionError, ValueError) as error:  # a number of more than 4300 digits
+        problem, remedy = str(error), "write a room, nested as shown in docs/rooms.md"
+    raise RoomError(source, [Issue("$", problem, remedy)])
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        made.twice = tuple(key for key in made if keys.count(key) > 1)
+    return made
+
+
+def _float(text: str) -> float | _NotFinite:
+    number = float(text)
+    return number if math.isfinite(number) else _NotFinite(text)
+
+
+class _Mend:
+    """A copy of JSON values in which every text can be written, with the faults met on the way."""
+
+    def __init__(self, raw: Any) -> None:
+        self.issues: list[Issue] = []
+        self.replaced = 0
+        self.value = self._copy(raw, ())
+
+    def _copy(self, value: Any, at: tuple[str | int, ...]) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, _NotFinite):
+            problem = f"`{shown(value.text)}` is no number of JSON"
+            return self._fault(at, problem, "write `null` for an unknown number")
+        if len(at) > _DEEPEST:
+            problem = f"lies more than {_DEEPEST} levels deep"
+            return self._fault(at[:3], problem, "nest as shown in docs/rooms.md")
+        if isinstance(value, list | tuple):
+            return [self._copy(item, (*at, i)) for i, item in enumerate(value)]
+        if isinstance(value, Mapping):
+            for key in getattr(value, "twice", ()):
+                self._fault((*at, key), "the key occurs twice", "keep one")
+            return {self._key(key): self._copy(item, (*at, key)) for key, item in value.items()}
+        return value
+
+    def _key(self, key: Any) -> Any:
+        return self._text(key) if isinstance(key, str) else key
+
+    def _text(self, text: str) -> str:
+        clean = clean_text(text)
+        self.replaced += "\ufffd" in clean and clean != text
+        return clean
+
+    def _fault(self, at: Sequence[str | int], problem: str, remedy: str) -> None:
+        issue = Issue(json_path(at), problem, remedy)
+        if issue not in self.issues:
+            self.issues.append(issue)
+
+
+def json_path(parts: Iterable[str | int]) -> str:
+    """Write a location as a JSON path such as `products[3].price` or `attributes["a b"]`."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif str(part).isidentifier():
+            path += f".{part}" if path else part
+        else:
+            path += f"[{json.dumps(shown(str(part)), ensure_ascii=False)}]"
+    return path or "$"
+
+
+# --- checking --------------------------------------------------------------------------------
 
 
 def validate_room(raw: Mapping[str, Any], *, source: str = "room") -> Room:
-    """Check a room given as JSON values, schema and references, and return it.
+    """Check a room given as JSON values (in either form), schema and references, and return it.
 
     Raises:
         RoomError: with every fault.
     """
-    try:
-        room = Room.model_validate(raw)
-        issues = []
-    except ValidationError as error:
-        issues = [_schema_issue(raw, fault) for fault in error.errors(include_url=False)]
-        room = _valid_part(raw, error)
-    issues += check_references(room, ids=_ids(raw))
+    return _checked(raw, source).room
+
+
+def _checked(raw: Any, source: str) -> RoomReport:
+    if not isinstance(raw, Mapping):
+        problem = f"holds {_type_name(raw)}"
+        raise RoomError(source, [Issue("$", problem, "a room is one JSON object")])
+    mended = _Mend(raw)
+    value, notes = mended.value, []
+    if mended.replaced:
+        notes.append(f"{mended.replaced} texts held lone surrogates, now U+FFFD")
+    is_neutral = "danmaku" in value or "locale" in value
+    if is_neutral:
+        if "locale" not in value:
+            notes.append("the file has no `locale`: taken as zh")
+        value = _from_neutral(value)
+    room, issues = _validated(value)
+    if is_neutral:
+        issues = [Issue(_neutral_path(i.path), i.problem, i.remedy) for i in issues]
+    known = {issue.path for issue in mended.issues}
+    issues = [*mended.issues, *(issue for issue in issues if issue.path not in known)]
     if issues:
         raise RoomError(source, issues)
-    return room
+    return RoomReport(room, tuple(notes))
 
 
-_COLLECTIONS: dict[str, tuple[str | None, type[BaseModel]]] = {
-    "products": ("product_id", Product),
-    "faqs": ("faq_id", Faq),
-    "script": ("segment_id", ScriptSegment),
-    "reply_rules": ("rule_id", ReplyRule),
-    "promotions": ("promotion_id", Promotion),
-    "events": (None, Event),
-    "comments": ("comment_id", Comment),
+def _validated(raw: Mapping[str, Any]) -> tuple[Room, list[Issue]]:
+    try:
+        room, issues = Room.model_validate(raw), []
+    except ValidationError as error:
+        issues = _schema_issues(raw, error)
+        room = _valid_part(raw, error)
+    return room, issues + check_references(room, names=declared_names(raw))
+
+
+_COLLECTIONS: dict[str, type[BaseModel]] = {
+    "products": Product,
+    "faqs": Faq,
+    "script": ScriptSegment,
+    "reply_rules": ReplyRule,
+    "promotions": Promotion,
+    "events": Event,
+    "comments": Comment,
 }
 
 
@@ -172,313 +271,104 @@ def _valid_part(raw: Mapping[str, Any], error: ValidationError) -> Room:
     too."""
     bad = {fault["loc"][:2] for fault in error.errors()}
     parts: dict[str, Any] = {"language": "zh", "room_id": "?"}
-    for name, (_, model) in _COLLECTIONS.items():
+    for name, model in _COLLECTIONS.items():
         items = raw.get(name)
         parts[name] = tuple(
             None if (name, i) in bad else model.model_validate(item)
-            for i, item in enumerate(items if isinstance(items, (list, tuple)) else ())
+            for i, item in enumerate(items if isinstance(items, list) else ())
         )
     return Room.model_construct(**parts)
 
 
-def _ids(raw: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Collect the ids that the file declares, faulty items included."""
-    found: dict[str, list[str]] = {name: [] for name in (*_COLLECTIONS, "skus")}
-    for name, (key, _) in _COLLECTIONS.items():
-        for item in _dicts(raw.get(name)):
-            if key and isinstance(item.get(key), str):
-                found[name].append(item[key])
-            if name == "products":
-                found["skus"] += _texts(item.get("skus"), "sku_id")
-                found["promotions"] += _texts(item.get("promotions"), "promotion_id")
-    return found
+def _schema_issues(raw: Mapping[str, Any], error: ValidationError) -> list[Issue]:
+    """Turn pydantic's faults into one issue a path: the branches of a union share theirs."""
+    faults: dict[str, list[Any]] = {}
+    for fault in error.errors(include_url=False):
+        parts = _real_parts(raw, fault["loc"])
+        if fault["type"] == "missing":
+            parts = (*parts, fault["loc"][-1])
+        faults.setdefault(json_path(parts), []).append(fault)
+    return [_schema_issue(path, met) for path, met in faults.items()]
 
 
-def _texts(items: Any, key: str) -> list[str]:
-    return [item[key] for item in _dicts(items) if isinstance(item.get(key), str)]
+def _real_parts(raw: Any, loc: Sequence[str | int]) -> tuple[str | int, ...]:
+    """Return the parts of a location that are in the file: pydantic adds tags of its own."""
+    parts: list[str | int] = []
+    for part in loc:
+        inside = isinstance(part, int) and isinstance(raw, list) and part < len(raw)
+        if inside or (isinstance(raw, Mapping) and part in raw):
+            parts.append(part)
+            raw = raw[part]
+    return tuple(parts)
 
 
-def _dicts(items: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(items, (list, tuple)):
-        return []
-    return [item for item in items if isinstance(item, Mapping)]
+def _schema_issue(path: str, faults: Sequence[Any]) -> Issue:
+    fault = faults[0]
+    if fault["type"] == "missing":
+        return Issue(path, "is missing", "add it")
+    if fault["type"] == "extra_forbidden":
+        return _extra_key(path, fault["loc"])
+    wrong = [f for f in faults if f["type"] == "value_error"]
+    if wrong:
+        message = wrong[0]["msg"].removeprefix("Value error, ")
+        return Issue(path, message, "see docs/rooms.md")
+    wanted = dict.fromkeys(_wanted(fault["msg"]) for fault in faults)
+    return Issue(path, f"got {_shown_json(fault['input'])}", f"should be {' or '.join(wanted)}")
 
 
-def _schema_issue(raw: Mapping[str, Any], fault: Any) -> Issue:
-    path = json_path(fault["loc"])
-    given = _shown(fault.get("input"))
-    kind, message = fault["type"], fault["msg"]
-    if kind == "missing":
-        return Issue(path, "is missing", f"add `{fault['loc'][-1]}`")
-    if kind == "extra_forbidden":
-        known = _fields_at(fault["loc"][:-1])
-        hint = did_you_mean(str(fault["loc"][-1]), known)
-        return Issue(path, "is no key of the schema", f"remove it or correct it.{hint}")
-    if kind == "value_error":
-        return Issue(path, message.removeprefix("Value error, "), "see docs/rooms.md")
-    return Issue(path, f"got {given}", message[0].lower() + message[1:])
+_PYDANTIC_WORDS = {"tuple": "list", "dictionary": "JSON object", "string": "text"}
 
 
-def _fields_at(loc: Sequence[str | int]) -> list[str]:
+def _wanted(message: str) -> str:
+    """Say pydantic's demand in JSON's words."""
+    message = message.removeprefix("Input should be ")
+    return re.sub(r"tuple|dictionary|string", lambda word: _PYDANTIC_WORDS[word[0]], message)
+
+
+def _extra_key(path: str, loc: Sequence[str | int]) -> Issue:
+    names = _names_at(loc[:-1])
+    key = str(loc[-1])
+    other = next((n for group in names if key in group for n in group if n != key), None)
+    if other is not None:
+        problem = f"the field stands under `{other}` too"
+        return Issue(path, problem, "keep one of the two names")
+    hint = did_you_mean(key[:100], [name for group in names for name in group])
+    return Issue(path, "is no key of the schema", f"remove it or correct it.{hint}")
+
+
+def _names_at(loc: Sequence[str | int]) -> list[tuple[str, ...]]:
+    """List the names of each field of the object at a location."""
     model: Any = Room
     for part in loc:
-        if isinstance(part, int) or part in ("function-before[<lambda>(), nullable[Price]]",):
-            continue
-        fields = getattr(model, "model_fields", {})
-        if part not in fields:
-            continue
-        model = _inner_model(fields[part].annotation)
-    return list(getattr(model, "model_fields", {}))
+        for name, field in getattr(model, "model_fields", {}).items():
+            if part in _names_of(name, field):
+                model = _inner_model(field.annotation)
+    fields = getattr(model, "model_fields", {})
+    return [_names_of(name, field) for name, field in fields.items()]
+
+
+def _names_of(name: str, field: Any) -> tuple[str, ...]:
+    choices = getattr(field.validation_alias, "choices", ())
+    return (name, *(choice for choice in choices if choice != name))
 
 
 def _inner_model(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _inner_model(argument)
-        if found is not None:
-            return found
-    return None
+    inner = map(_inner_model, getattr(annotation, "__args__", ()))
+    return next((model for model in inner if model is not None), None)
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _type_name(value: Any) -> str:
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), f"a `{type(value).__name__}`")
 
 
-def json_path(loc: Iterable[str | int]) -> str:
-    """Write a location as a JSON path such as `products[3].price`."""
-    path = ""
-    for part in loc:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part.isidentifier() or not part.isascii():
-            path += f".{part}" if path else part
-    return path or "$"
-
-
-# --- checking --------------------------------------------------------------------------------
-
-
-def check_references(room: Room, *, ids: Mapping[str, Sequence[str]] | None = None) -> list[Issue]:
-    """Return every dangling reference, repeated id and impossible value of the room.
-
-    `ids` are the ids that the file declares, where some of its items are too faulty to be in
-    `room`.
-    """
-    return list(_ReferenceCheck(room, ids or _ids(room.model_dump())).issues())
-
-
-def _sound(items: Sequence[T | None]) -> Iterator[tuple[int, T]]:
-    return ((i, item) for i, item in enumerate(items) if item is not None)
-
-
-class _ReferenceCheck:
-    """One pass over a room that yields an `Issue` for each fault between its parts.
-
-    Items that are `None` broke the schema and are passed over.
-    """
-
-    def __init__(self, room: Room, ids: Mapping[str, Sequence[str]]) -> None:
-        self.room = room
-        self.products = [product for product in room.products if product is not None]
-        self.ids = {name: set(known) for name, known in ids.items()}
-        self.declared = ids
-        self.merchants = {p.merchant for p in self.products if p.merchant}
-
-    def issues(self) -> Iterator[Issue]:
-        yield from self._repeats()
-        yield from self._products()
-        for i, faq in _sound(self.room.faqs):
-            yield from self._scope(f"faqs[{i}].scope", faq.scope)
-        for i, rule in _sound(self.room.reply_rules):
-            yield from self._scope(f"reply_rules[{i}].scope", rule.scope)
-        for i, promotion in _sound(self.room.promotions):
-            if promotion.scope is not None:
-                yield from self._scope(f"promotions[{i}].scope", promotion.scope)
-        for i, segment in _sound(self.room.script):
-            yield from self._product(f"script[{i}].product_id", segment.product_id)
-        for i, event in _sound(self.room.events):
-            yield from self._event(f"events[{i}]", event)
-        for i, comment in _sound(self.room.comments):
-            yield from self._comment(f"comments[{i}]", comment)
-
-    def _repeats(self) -> Iterator[Issue]:
-        for name, known in self.declared.items():
-            twice = (
-                sorted({one for one in known if known.count(one) > 1})
-                if len(set(known)) < len(known)
-                else []
-            )
-            for one in twice:
-                yield Issue(
-                    name, f"the id `{one}` occurs {known.count(one)} times", "make ids unique"
-                )
-        links = [p.link_no for p in self.products if p.link_no is not None]
-        for link in sorted({link for link in links if links.count(link) > 1}):
-            yield Issue("products", f"link number {link} occurs twice", "give each product its own")
-        seen: set[tuple[str, str]] = set()
-        for i, rule in _sound(self.room.reply_rules):
-            if (rule.intent, rule.scope) in seen:
-                problem = f"intent `{rule.intent}` has two rules for scope `{rule.scope}`"
-                yield Issue(f"reply_rules[{i}].intent", problem, "merge them or narrow one scope")
-            seen.add((rule.intent, rule.scope))
-
-    def _products(self) -> Iterator[Issue]:
-        for i, product in _sound(self.room.products):
-            if product.skus:
-                for field in ("price", "coupon_price", "stock"):
-                    if getattr(product, field) is not None:
-                        problem = "a product with SKUs takes this from them"
-                        yield Issue(f"products[{i}].{field}", problem, "remove it here")
-            for j, promotion in enumerate(product.promotions):
-                if promotion.scope is not None:
-                    yield from self._scope(f"products[{i}].promotions[{j}].scope", promotion.scope)
-
-    def _scope(self, path: str, scope: str) -> Iterator[Issue]:
-        kind, _, name = scope.partition(":")
-        if kind == "product":
-            yield from self._known(path, "product", name, self.ids["products"])
-        elif kind == "merchant":
-            yield from self._known(path, "merchant", name, self.merchants)
-        elif scope != "room":
-            yield Issue(path, f"got `{scope}`", "use `room`, `merchant:NAME` or `product:ID`")
-
-    def _product(self, path: str, product_id: str | None) -> Iterator[Issue]:
-        if product_id is not None:
-            yield from self._known(path, "product", product_id, self.ids["products"])
-
-    def _known(self, path: str, what: str, name: str, known: Iterable[str]) -> Iterator[Issue]:
-        names = set(known)
-        if name not in names:
-            hint = did_you_mean(name, names)
-            yield Issue(path, f"there is no {what} `{name}`", f"name one of the room's.{hint}")
-
-    def _record(self, path: str, record: str, kinds: Mapping[str, str]) -> Iterator[Issue]:
-        kind, colon, name = record.partition(":")
-        if not colon or kind not in kinds:
-            forms = ", ".join(f"`{known}:ID`" for known in kinds)
-            yield Issue(path, f"got `{record}`", f"name a record as one of {forms}")
-        else:
-            yield from self._known(path, kind, name, self.ids[kinds[kind]])
-
-    def _event(self, path: str, event: Event) -> Iterator[Issue]:
-        kinds = {"product": "products"}
-        if event.kind == "promotion":
-            kinds = {"promotion": "promotions"}
-        elif event.kind in ("stock", "price", "coupon"):
-            kinds = {"product": "products", "sku": "skus"}
-        yield from self._record(f"{path}.target", event.target, kinds)
-        yield from self._event_value(path, event)
-
-    def _event_value(self, path: str, event: Event) -> Iterator[Issue]:
-        value = event.value
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if event.kind == "stock" and value is not None and not (whole and int(value) >= 0):
-            yield Issue(
-                f"{path}.value", f"got {value!r}", "a stock is a whole number from 0, or null"
-            )
-        if event.kind == "order" and not (whole and int(value or 0) >= 1):
-            yield Issue(f"{path}.value", f"got {value!r}", "a position is a whole number from 1")
-        kind, _, name = event.target.partition(":")
-        if event.kind in ("stock", "price", "coupon") and kind == "product":
-            product = next((p for p in self.products if p.product_id == name), None)
-            if product is not None and product.skus:
-                problem = f"product `{name}` has SKUs"
-                yield Issue(f"{path}.target", problem, "name the SKU: `sku:ID`")
-        if event.kind == "image":
-            product = next((p for p in self.products if p.product_id == name), None)
-            if product is not None and value not in product.images:
-                yield Issue(f"{path}.value", f"got {value!r}", f"one of {list(product.images)}")
-
-    def _comment(self, path: str, comment: Comment) -> Iterator[Issue]:
-        yield from self._product(f"{path}.current_product", comment.current_product)
-        if comment.same_as is not None:
-            yield from self._known(
-                f"{path}.same_as", "comment", comment.same_as, self.ids["comments"]
-            )
-        if comment.expected is not None:
-            yield from self._expected(f"{path}.expected", comment.expected)
-        for i, follow_up in enumerate(comment.follow_ups):
-            if follow_up.expected is not None:
-                yield from self._expected(f"{path}.follow_ups[{i}].expected", follow_up.expected)
-
-    def _expected(self, path: str, expected: Expected) -> Iterator[Issue]:
-        intents = {rule.intent for _, rule in _sound(self.room.reply_rules)}
-        for i, ask in enumerate(expected.asks):
-            at = f"{path}.asks[{i}]"
-            if "*" not in intents:
-                yield from self._known(f"{at}.intent", "reply rule for intent", ask.intent, intents)
-            for j, needed in enumerate(ask.needed):
-                for record in (needed,) if isinstance(needed, str) else needed:
-                    yield from self._record(f"{at}.needed[{j}]", record, _RECORDS)
-            for part in ("facts", "extras", "must_not"):
-                for j, statement in enumerate(getattr(ask, part)):
-                    yield from self._statement(f"{at}.{part}[{j}]", statement)
-        yield from self._state(f"{path}.state", expected.state)
-
-    def _statement(self, path: str, statement: Statement) -> Iterator[Issue]:
-        for part in ("record", "other"):
-            record = getattr(statement, part)
-            if record is not None and record != "quote":
-                yield from self._record(f"{path}.{part}", record, _RECORDS)
-        for j, (item, pieces) in enumerate(statement.lines):
-            known = self.ids["products"] | self.ids["skus"]
-            yield from self._known(f"{path}.lines[{j}]", "product or SKU", item, known)
-            if pieces < 1:
-                yield Issue(f"{path}.lines[{j}]", f"got {pieces} pieces", "1 or more")
-
-    def _state(self, path: str, state: Any) -> Iterator[Issue]:
-        if isinstance(state, dict):
-            for key in set(state) - _STATE_KEYS:
-                hint = did_you_mean(key, _STATE_KEYS)
-                yield Issue(
-                    f"{path}.{key}", "is no predicate", f"one of {sorted(_STATE_KEYS)}.{hint}"
-                )
-            yield from self._product(f"{path}.product", state.get("product"))
-        for product_id in state if isinstance(state, tuple) else ():
-            yield from self._product(path, product_id)
-
-
-_RECORDS = {
-    "product": "products",
-    "sku": "skus",
-    "faq": "faqs",
-    "rule": "reply_rules",
-    "script": "script",
-    "comment": "comments",
-    "promotion": "promotions",
-}
-_STATE_KEYS = {"product", "position_at_most", "position", "image", "handed_off"}
-
-
-def _unknown_values(room: Room) -> Iterator[str]:
-    """Yield a note for each kind of value that the room does not know."""
-    variants = [sku for product in room.products for sku in product.variants]
-    for field in ("price", "coupon_price"):
-        prices = [getattr(sku, field) for sku in variants]
-        missing = sum(price is None or price.amount is None for price in prices)
-        if missing:
-            yield f"{missing} of {len(variants)} variants have no known `{field}`"
-    missing = sum(sku.stock is None for sku in variants)
-    if missing:
-        yield f"{missing} of {len(variants)} variants have no known `stock`"
-
-
-def expected_counts(room: Room) -> dict[str, int]:
-    """Count the comments that carry each part of the key."""
-    counts = dict.fromkeys(("comments", "expected", "needed", "facts", "state", "same_as"), 0)
-    counts["follow_ups"] = 0
-    for comment in room.comments:
-        asks = comment.expected.asks if comment.expected else ()
-        counts["comments"] += 1
-        counts["expected"] += comment.expected is not None
-        counts["needed"] += any(ask.needed for ask in asks)
-        counts["facts"] += any(ask.facts for ask in asks)
-        counts["state"] += comment.expected is not None and comment.expected.state is not None
-        counts["same_as"] += comment.same_as is not None
-        counts["follow_ups"] += bool(comment.follow_ups)
-    return counts
+def _shown_json(value: Any) -> str:
+    try:
+        return shown(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError):
+        return shown(repr(value))
 
 
 # --- writing and listing ---------------------------------------------------------------------
@@ -487,8 +377,8 @@ def expected_counts(room: Room) -> dict[str, int]:
 def save_room(room: Room, path: str | os.PathLike[str]) -> None:
     """Write the room as JSON, values that stand at their default left out."""
     raw = room.model_dump(mode="json", exclude_defaults=True)
-    text = json.dumps(raw, ensure_ascii=False, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(raw, ensure_ascii=False, allow_nan=False, indent=1)
+    Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
 @lru_cache(maxsize=1)
@@ -528,7 +418,7 @@ def find_rooms(source: str | os.PathLike[str] | Room) -> list[Room]:
 
     Raises:
         RoomNotFound: nothing matches.
-        RoomError: a file breaks the schema.
+        RoomError: a file breaks the schema, or two files hold rooms of one id.
     """
     if isinstance(source, Room):
         return [source]
@@ -541,63 +431,110 @@ def find_rooms(source: str | os.PathLike[str] | Room) -> list[Room]:
         return [
             load_room(room_id) for room_id in list_rooms("test" if split == "test" else "train")
         ]
-    paths: list[str] = []
     if os.path.isdir(name):
-        paths = sorted(glob.glob(os.path.join(glob.escape(name), "*.json")))
+        paths = glob.glob(os.path.join(glob.escape(name), "*.json"))
     elif glob.has_magic(name) and not os.path.isfile(name):
-        paths = sorted(glob.glob(name, recursive=True))
+        paths = glob.glob(name, recursive=True)
     else:
         return [load_room(name)]
+    paths = sorted(path for path in paths if os.path.isfile(path))
     if not paths:
         raise RoomNotFound(f"`{name}` matches no room file (`*.json`)")
-    return ordered(load_room(path) for path in paths)
+    return ordered(_different(paths))
+
+
+def _different(paths: Iterable[str]) -> list[Room]:
+    """Load rooms that must each have an id of their own: it names the room in every record."""
+    rooms: dict[str, tuple[str, Room]] = {}
+    for path in paths:
+        room = load_room(path)
+        if room.room_id in rooms:
+            problem = f"`{room.room_id}` is also the id of the room in `{rooms[room.room_id][0]}`"
+            raise RoomError(path, [Issue("room_id", problem, "give each room its own")])
+        rooms[room.room_id] = (path, room)
+    return [room for _, room in rooms.values()]
 
 
 # --- the neutral export form -----------------------------------------------------------------
 
 
+_NEUTRAL: dict[str, tuple[str, str, dict[str, str]]] = {
+    "products": ("products", "product_id", {}),
+    "faqs": ("faqs", "faq_id", {}),
+    "script": (
+        "script",
+        "segment_id",
+        {"t0": "start_s", "t1": "end_s", "product": "product_id"},
+    ),
+    "reply_rules": ("reply_rules", "rule_id", {}),
+    "danmaku": ("comments", "comment_id", {"user": "viewer", "t": "at_s"}),
+}
+"""Name of a part, its name in the schema, the id that its items get, and their other names."""
+_NEUTRAL_ORIGIN = ("licence", "redistribute", "sources", "provenance")
+
+
 def _from_neutral(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the neutral form (`danmaku`, `locale`, positions instead of ids) into the schema.
 
-    Ids are positions: `p1`, `f1`, `s1`, `r1`, `c1`. What is unknown stays unknown.
+    Ids are positions: `p1`, `f1`, `s1`, `r1`, `c1`. What is unknown stays unknown, and what the
+    form does not know is left for the schema to refuse or take.
     """
-    products = [
-        {"product_id": f"p{i}", **{k: v for k, v in item.items() if v is not None}}
-        for i, item in enumerate(_dicts(raw.get("products")), 1)
-    ]
-    by_name = {product.get("name"): product["product_id"] for product in reversed(products)}
+    made = {key: value for key, value in raw.items() if value is not None}
+    made = _renamed(made, {name: part[0] for name, part in _NEUTRAL.items()})
+    made = _renamed(made, {"locale": "language"})
+    for part, id_field, names in _NEUTRAL.values():
+        if isinstance(made.get(part), list):
+            items = enumerate(made[part], 1)
+            made[part] = [_neutral_item(f"{part[0]}{i}", id_field, x, names) for i, x in items]
+    language = made.setdefault("language", "zh")
+    if isinstance(language, str):
+        made["language"] = re.split("[-_]", language.lower())[0]
+    made.setdefault("title", made.get("room_id", ""))
+    made["provenance"] = {key: made.pop(key) for key in _NEUTRAL_ORIGIN if key in made}
+    _name_products(made)
+    return made
+
+
+def _renamed(item: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Rename keys, but for one whose new name stands beside it."""
     return {
-        "room_id": raw.get("room_id"),
-        "title": raw.get("title") or raw.get("room_id") or "",
-        "language": str(raw.get("locale", "zh")).split("-")[0].split("_")[0].lower(),
-        "products": products,
-        "faqs": [{"faq_id": f"f{i}", **x} for i, x in enumerate(_dicts(raw.get("faqs")), 1)],
-        "script": [
-            _neutral_segment(i, item, by_name)
-            for i, item in enumerate(_dicts(raw.get("script")), 1)
-        ],
-        "reply_rules": [
-            {"rule_id": f"r{i}", **x} for i, x in enumerate(_dicts(raw.get("reply_rules")), 1)
-        ],
-        "comments": [
-            {
-                "comment_id": f"c{i}",
-                "viewer": x.get("user"),
-                "at_s": x.get("t"),
-                "text": x.get("text"),
-            }
-            for i, x in enumerate(_dicts(raw.get("danmaku")), 1)
-        ],
-        "provenance": {
-            key: raw[key]
-            for key in ("licence", "redistribute", "sources", "provenance")
-            if key in raw
-        },
+        new if (new := names.get(key, key)) == key or new not in item else key: value
+        for key, value in item.items()
     }
 
 
-def _neutral_segment(
-    number: int, item: Mapping[str, Any], by_name: Mapping[Any, str]
-) -> dict[str, Any]:
-    segment = {"segment_id": f"s{number}", "start_s": item.get("t0"), "end_s": item.get("t1")}
-    return {**segment, "text": item.get("text"), "product_id": by_name.get(item.get("product"))}
+def _neutral_item(name: str, id_field: str, item: Any, names: Mapping[str, str]) -> Any:
+    if not isinstance(item, Mapping):
+        return item
+    known = {key: value for key, value in item.items() if value is not None}
+    if id_field == "comment_id":
+        known.setdefault("user", "")
+    return {id_field: name, **_renamed(known, names)}
+
+
+def _name_products(room: Mapping[str, Any]) -> None:
+    """Put ids in the place of the product names that the script segments give."""
+    ids: dict[str, str] = {}
+    for product in _mappings(room.get("products")):
+        if isinstance(product.get("name"), str):
+            ids.setdefault(product["name"], product["product_id"])
+    for segment in _mappings(room.get("script")):
+        name = segment.get("product_id")
+        if isinstance(name, str):
+            segment["product_id"] = ids.get(name, name) or None
+
+
+def _mappings(items: Any) -> list[dict[str, Any]]:
+    return [x for x in items if isinstance(x, dict)] if isinstance(items, list) else []
+
+
+def _neutral_path(path: str) -> str:
+    """Say a path of the schema as it stands in the neutral file."""
+    part, name, rest = path, "", ""
+    if match := re.match(r"(\w+)(\[\d+\]\.)(\w+)(.*)", path):
+        part, name, rest = match[1] + match[2], match[3], match[4]
+    for neutral, (schema, _, names) in _NEUTRAL.items():
+        if part.partition("[")[0] == schema:
+            back = {new: old for old, new in names.items()}
+            return part.replace(schema, neutral, 1) + back.get(name, name) + rest
+    return "locale" if path == "language" else path

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -33,15 +35,41 @@ def _price(value: object) -> Price | None:
         raise ValueError(str(error)) from error
 
 
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"got {str(value).lower()}, which is no number")
+    return value
+
+
+def _id(value: str) -> str:
+    if not value or value != value.strip():
+        raise ValueError("an id is not empty and has no blanks at its ends")
+    return value
+
+
+def _json_object(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"holds what JSON cannot hold: {error}") from error
+    return copied
+
+
 PriceField = Annotated[
     Price | None,
     BeforeValidator(_price),
     PlainSerializer(lambda price: None if price is None else price.raw),
 ]
 """A price as given (number or text), parsed; written as it was given."""
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
-Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Stock = Annotated[int, Field(ge=0)]
+Id = Annotated[str, AfterValidator(_id)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[Finite, BeforeValidator(_no_bool)]
+Seconds = Number
+Money = Annotated[Finite, Field(ge=0), BeforeValidator(_no_bool)]
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+Scalar = int | Finite | str | bool | None
+JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
+"""A JSON object, copied."""
 KEY_FIELDS = frozenset({"same_as", "follow_ups", "expected"})
 
 
@@ -58,23 +86,26 @@ def _named(english: str, chinese: str, **options: Any) -> Any:
     )
 
 
+_PRICE: Any = Field(default=None, validation_alias=AliasChoices("price", "价格"))
+
+
 class Sku(_Model):
     """One buyable variant of a product."""
 
-    sku_id: str
+    sku_id: Id
     spec: dict[str, str] = {}
     """What sets it apart, such as `{"颜色": "黑色", "尺码": "L"}`."""
-    price: PriceField = _named("price", "价格", default=None)
+    price: PriceField = _PRICE
     coupon_price: PriceField = _named("coupon_price", "券后价", default=None)
-    stock: Stock | None = _named("stock", "库存", default=None)
+    stock: Whole | None = _named("stock", "库存", default=None)
     barcode: str | None = _named("barcode", "商品条形码", default=None)
 
 
 class Promotion(_Model):
     """One reduction or extra; `pricing.quote` alone computes with it."""
 
-    promotion_id: str
-    kind: str
+    promotion_id: Id
+    kind: Id
     """`coupon`, `full_reduction`, `nth_piece`, `bundle`, `gift`, `subsidy`, `deposit`, `member`,
     or a kind of the room's own."""
     scope: str | None = None
@@ -83,7 +114,7 @@ class Promotion(_Model):
     """Least sum of money, or for `nth_piece` and `bundle` the number of pieces."""
     amount: Money | None = None
     """Money off; for a `bundle` the price of `threshold` pieces."""
-    rate: float | None = Field(default=None, ge=0, le=1)
+    rate: Annotated[Money, Field(le=1)] | None = None
     """Share taken off: 0.15 is 15 % off (八五折)."""
     cap: Money | None = None
     """Most money off."""
@@ -100,13 +131,13 @@ class Promotion(_Model):
 class Product(_Model):
     """One product of the room; prices and stocks that are not known are `None`."""
 
-    product_id: str
-    link_no: int | None = _named("link_no", "链接号", default=None, ge=0)
+    product_id: Id
+    link_no: Whole | None = _named("link_no", "链接号", default=None)
     name: str = _named("name", "商品名", min_length=1)
     merchant: str | None = _named("merchant", "商家名", default=None)
-    price: PriceField = _named("price", "价格", default=None)
+    price: PriceField = _PRICE
     coupon_price: PriceField = _named("coupon_price", "券后价", default=None)
-    stock: Stock | None = _named("stock", "库存", default=None)
+    stock: Whole | None = _named("stock", "库存", default=None)
     barcode: str | None = _named("barcode", "商品条形码", default=None)
     attributes: dict[str, str] = {}
     images: tuple[str, ...] = ()
@@ -144,22 +175,33 @@ class Product(_Model):
         return None if None in stocks else sum(stock for stock in stocks if stock is not None)
 
     def lowest(self, field: Literal["price", "coupon_price"]) -> Price | None:
-        """Return the lowest price over the variants; of several, as a price `from` that amount."""
+        """Return the lowest price over the variants; where they differ, a price `from` it.
+
+        What several pieces cost is no price of one, so it counts only where all variants say it.
+        """
         if not self.skus:
             return self.price if field == "price" else self.coupon_price
-        prices: list[Price] = [p for sku in self.skus if (p := getattr(sku, field)) is not None]
-        amounts = sorted({price.amount for price in prices if price.amount is not None})
-        if not amounts:
-            return prices[0] if prices else None
-        if len(amounts) == 1 and len(prices) == len(self.skus):
-            return next(price for price in prices if price.amount == amounts[0])
-        return Price(amounts[0], "from", amounts[0])
+        prices: list[Price | None] = [getattr(sku, field) for sku in self.skus]
+        first = next((price for price in prices if price is not None), None)
+        if all(_says_same(price, first) for price in prices):
+            return first
+        single = [p.amount for p in prices if p is not None and p.pieces is None]
+        known = [amount for amount in single if amount is not None]
+        return Price(min(known), "from", min(known)) if known else None
+
+
+def _says_same(price: Price | None, other: Price | None) -> bool:
+    if price is None or other is None:
+        return price is other
+    if price.amount is None or other.amount is None:
+        return price.raw == other.raw
+    return (price.amount, price.high, price.pieces) == (other.amount, other.high, other.pieces)
 
 
 class Faq(_Model):
     """A preset question with its answer."""
 
-    faq_id: str
+    faq_id: Id
     question: str = Field(min_length=1)
     similar: tuple[str, ...] = ()
     """Other phrasings of the question; each is indexed."""
@@ -180,7 +222,7 @@ class Check(_Model):
     any_of: tuple[str, ...] = ()
     """Phrases, one of which must occur (`must_mention`, `must_ask`) or none may
     (`must_not_promise`)."""
-    limit: int | None = None
+    limit: Whole | None = None
     """Characters, for `max_characters`."""
 
     @model_validator(mode="after")
@@ -195,8 +237,8 @@ class Check(_Model):
 class ReplyRule(_Model):
     """How to answer comments of one intent; intent `*` is the rule of last resort."""
 
-    rule_id: str
-    intent: str = Field(min_length=1)
+    rule_id: Id
+    intent: Id
     rule: str
     checks: tuple[Check, ...] = ()
     scope: str = "room"
@@ -205,7 +247,7 @@ class ReplyRule(_Model):
 class ScriptSegment(_Model):
     """What the host says from `start_s` to `end_s`."""
 
-    segment_id: str
+    segment_id: Id
     start_s: Seconds
     end_s: Seconds
     text: str
@@ -238,7 +280,7 @@ class Event(_Model):
     kind: EventKind
     target: str
     """`product:ID`, `sku:ID` (stock, price, coupon) or `promotion:ID`."""
-    value: int | float | str | bool | None = None
+    value: Scalar = None
     """The new stock, price or coupon price (`None`: not known); position from 1 (`order`); image
     id; whether the promotion holds (`promotion`, by default true)."""
 
@@ -256,7 +298,7 @@ class RecordedCall(_Model):
     """A tool call that was made that night."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     result: str | None = None
 
 
@@ -281,9 +323,9 @@ class Statement(_Model):
     field: str | None = None
     other: str | None = None
     """The second record of a comparison."""
-    lines: tuple[tuple[str, int], ...] = ()
+    lines: tuple[tuple[str, Whole], ...] = ()
     """(product or SKU id, pieces) of a quote."""
-    value: str | int | float | bool | None = None
+    value: Scalar = None
     """Value that must be stated; by default what the record holds as of the comment."""
     text: tuple[str, ...] = ()
     """Phrasings that count as stating it; for `absent`, names of the thing asked for."""
@@ -292,10 +334,16 @@ class Statement(_Model):
 Act = Literal["answer", "ask", "hand_off", "decline", "chat", "ignore"]
 
 
+def _not_empty(acts: tuple[Act, ...]) -> tuple[Act, ...]:
+    if not acts:
+        raise ValueError("is empty: no act would be right")
+    return acts
+
+
 class Ask(_Model):
     """One question in a comment, and what answering it well takes."""
 
-    intent: str
+    intent: Id
     """Intent of the reply rule that applies."""
     needed: tuple[str | tuple[str, ...], ...] = ()
     """Records to be seen (`product:31`, `faq:9`, `sku:7-L`); a list means any one of them."""
@@ -307,7 +355,7 @@ class Ask(_Model):
     """Statements that are wrong here."""
     ask_for: tuple[str, ...] = ()
     """Slots to ask back for."""
-    acts: tuple[Act, ...] = ("answer",)
+    acts: Annotated[tuple[Act, ...], AfterValidator(_not_empty)] = ("answer",)
     """Every right act."""
 
 
@@ -315,7 +363,7 @@ class Expected(_Model):
     """The key of a comment; absent or partial for real rooms."""
 
     asks: tuple[Ask, ...] = ()
-    state: dict[str, Any] | tuple[str, ...] | None = None
+    state: JsonObject | tuple[str, ...] | None = None
     """A predicate on the final state (`{"product": "p5", "position_at_most": 2}`,
     `{"product": "p5", "image": "front"}`, `{"handed_off": true}`), or the exact product order."""
     provenance: str = ""
@@ -333,7 +381,7 @@ class FollowUp(_Model):
 class Comment(_Model):
     """One viewer line (danmaku)."""
 
-    comment_id: str
+    comment_id: Id
     viewer: str
     at_s: Seconds
     text: str
@@ -351,12 +399,12 @@ class Comment(_Model):
 class Limits(_Model):
     """How long a reply may be, and what the host sees and can show."""
 
-    bullet_characters: int = Field(default=60, gt=0)
-    speech_s: float = Field(default=15.0, gt=0)
-    speech_characters_per_s: float = Field(default=4.5, gt=0)
-    script_window_s: float = Field(default=60.0, ge=0)
-    history_lines: int = Field(default=6, ge=0)
-    preset_faqs: int = Field(default=1, ge=0)
+    bullet_characters: Whole = Field(default=60, gt=0)
+    speech_s: Seconds = Field(default=15.0, gt=0)
+    speech_characters_per_s: Number = Field(default=4.5, gt=0)
+    script_window_s: Seconds = Field(default=60.0, ge=0)
+    history_lines: Whole = 6
+    preset_faqs: Whole = 1
     """Related preset FAQs shown in the prompt, at most."""
     extras: dict[str, tuple[str, ...]] = {}
     """Gestures, tones and the like that the host can show, by kind."""
@@ -365,7 +413,7 @@ class Limits(_Model):
 class Room(_Model):
     """A recorded or written livestream room."""
 
-    room_id: str = Field(min_length=1)
+    room_id: Id
     title: str = ""
     language: Literal["zh", "en"]
     host: str = ""
@@ -380,7 +428,14 @@ class Room(_Model):
     events: tuple[Event, ...] = ()
     comments: tuple[Comment, ...] = ()
     limits: Limits = Limits()
-    provenance: dict[str, Any] = {}
+    provenance: JsonObject = {}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the room; what was computed from the old values stays behind."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("content_hash", "_comments_by_id", "all_promotions"):
+            copied.__dict__.pop(name, None)
+        return copied
 
     @cached_property
     def content_hash(self) -> str:
@@ -449,11 +504,12 @@ class Moment(NamedTuple):
 def room_as_of(room: Room, at_s: float, *, comment: Comment | None = None) -> Moment:
     """Fold the events up to and including `at_s` into the room.
 
-    The current product is that of `comment`, else of the last event, else of the script, else the
-    first listed. A product with a `listed` event is not in the room before it.
+    The current product is that of `comment`; else, of those in the room then, that of the last
+    event, of the script or the first listed. A product whose first event of the kinds `listed` and
+    `withdrawn` is `listed` is not in the room before it.
     """
     fold = _Fold(room, at_s)
-    for event in sorted(room.events, key=lambda event: event.at_s):
+    for event in fold.events:
         if event.at_s <= at_s:
             fold.apply(event)
     products = tuple(fold.products[product_id] for product_id in fold.order)
@@ -465,15 +521,18 @@ def room_as_of(room: Room, at_s: float, *, comment: Comment | None = None) -> Mo
     }
     now = Room.model_construct(**{**dict(room), **update})
     own = comment.current_product if comment is not None else None
-    current = own or fold.current or _scripted_product(room, at_s)
-    if current is None and fold.order:
-        current = fold.order[0]
+    current = own or next((p for p in _explained(room, at_s, fold) if p in fold.order), None)
     return Moment(now, current, fold.shown_image)
 
 
-def _scripted_product(room: Room, at_s: float) -> str | None:
+def _explained(room: Room, at_s: float, fold: _Fold) -> Iterator[str]:
+    """Yield the products that may be the current one, the likeliest first."""
+    if fold.current is not None:
+        yield fold.current
     said = [s for s in room.script if s.start_s <= at_s and s.product_id is not None]
-    return max(said, key=lambda segment: segment.start_s).product_id if said else None
+    for segment in sorted(said, key=lambda segment: segment.start_s)[::-1]:
+        yield str(segment.product_id)
+    yield from fold.order
 
 
 class _Fold:
@@ -482,8 +541,12 @@ class _Fold:
     def __init__(self, room: Room, at_s: float) -> None:
         self.at_s = at_s
         self.products = {product.product_id: product for product in room.products}
-        listed_later = {e.target.partition(":")[2] for e in room.events if e.kind == "listed"}
-        self.order = [p for p in self.products if p not in listed_later]
+        self.events = sorted(room.events, key=lambda event: event.at_s)
+        first: dict[str, str] = {}
+        for event in self.events:
+            if event.kind in ("listed", "withdrawn"):
+                first.setdefault(event.target.partition(":")[2], event.kind)
+        self.order = [p for p in self.products if first.get(p) != "listed"]
         self.switched: dict[str, bool] = {}
         self.current: str | None = None
         self.shown_image: tuple[str, str] | None = None

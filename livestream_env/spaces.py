@@ -7,6 +7,7 @@ instead; pass `vector_kwargs={"shared_memory": False}`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -95,7 +96,8 @@ class ActionSpace(gym.Space[Any]):
         """Return actions as JSON values."""
         from pydantic import TypeAdapter
 
-        return [TypeAdapter(Action).dump_python(to_action(x), mode="json") for x in sample_n]
+        actions = [x if isinstance(x, Action) else to_action(x) for x in sample_n]
+        return [TypeAdapter(Action).dump_python(action, mode="json") for action in actions]
 
     def from_jsonable(self, sample_n: list[Any]) -> list[Action]:
         """Read what `to_jsonable` returned."""
@@ -136,18 +138,20 @@ def random_action(
 
 
 def _draw(rng: np.random.Generator, schema: Mapping[str, Any], texts: Sequence[str]) -> Any:
+    if "const" in schema:
+        return schema["const"]
     if "enum" in schema:
         return schema["enum"][int(rng.integers(len(schema["enum"])))]
     if "anyOf" in schema:
         return _draw(rng, schema["anyOf"][0], texts)
     kind = schema.get("type", "string")
     if kind in ("integer", "number"):
-        low = int(schema.get("minimum", 1))
+        low = math.ceil(schema.get("minimum", 1))
         return int(rng.integers(low, min(int(schema.get("maximum", low + 11)), low + 11) + 1))
     if kind == "boolean":
         return bool(rng.integers(2))
     if kind == "array":
         return [_draw(rng, schema.get("items", {}), texts)]
     if kind == "object":
-        return {}
+        return {key: _draw(rng, one, texts) for key, one in schema.get("properties", {}).items()}
     return texts[int(rng.integers(len(texts)))]

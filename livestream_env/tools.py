@@ -18,7 +18,8 @@ import fastjsonschema
 
 from livestream_env._resources import data_file, resource_folder
 from livestream_env.errors import ToolError, did_you_mean
-from livestream_env.retrieval import Embedder, LexicalScorer, TextIndex, fingerprint_of
+from livestream_env.keywords import LexicalScorer
+from livestream_env.retrieval import Embedder, TextIndex, fingerprint_of
 from livestream_env.rooms import (
     Comment,
     Faq,
@@ -38,6 +39,7 @@ from livestream_env.words import Price, fold, format_amount, link_numbers, neare
 PRODUCT_HITS = 3
 TEXT_HITS = 3
 LONGEST_ATTRIBUTE = 300
+LONGEST_QUOTE = 200
 REMEMBERED = 4096
 CURRENCIES = {"zh": "yuan", "en": "dollar"}
 
@@ -64,9 +66,14 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def error_content(language: str, code: str, **details: object) -> str:
-    """Write the tool result for a mistake of the policy: its code, and what would be right."""
+    """Write the tool result for a mistake of the policy: its code, and what would be right.
+
+    Of what the policy itself gave, only the beginning is repeated.
+    """
     words = wording(language)
     fields = words["fields"]
+    for name in details.keys() & {"given", "problem"}:
+        details[name] = _clipped(str(details[name]), LONGEST_QUOTE)
     note = words[code].format(**details) if code in words else str(details.get("problem", ""))
     return to_json({fields["error"]: code, fields["note"]: note})
 
@@ -87,11 +94,12 @@ def tool_specs(language: str, names: Sequence[str] | None = None) -> tuple[ToolS
     Raises:
         ValueError: a name is no bundled tool; the message names the nearest.
     """
-    for name in names or ():
+    chosen = TOOLS if names is None else dict.fromkeys(names)
+    for name in chosen:
         if name not in TOOLS:
             hint = did_you_mean(name, TOOLS)
             raise ValueError(f"no tool `{name}`; known are {', '.join(TOOLS)}.{hint}")
-    return tuple(tool_spec(name, language) for name in names or TOOLS)
+    return tuple(tool_spec(name, language) for name in chosen)
 
 
 @cache
@@ -107,8 +115,23 @@ def argument_fault(name: str, arguments: Mapping[str, Any]) -> str | None:
     try:
         _validator(name)(arguments)
     except fastjsonschema.JsonSchemaValueException as error:
+        where = str(error.name).replace("data", "arguments", 1)
+        if error.rule == "additionalProperties":
+            known = error.definition["properties"]
+            extra = sorted(key for key in arguments if key not in known)
+            return f"{where} must not hold {_quoted(extra)}; it takes {_quoted(known)}"
+        if error.rule == "required":
+            missing = [key for key in error.definition["required"] if key not in arguments]
+            return f"{where} must hold {_quoted(missing)}"
+        if error.rule == "anyOf":
+            kinds = " or ".join(str(one.get("type")) for one in error.definition["anyOf"])
+            return f"{where} must be {kinds}, neither empty nor too long"
         return str(error.message).replace("data", "arguments", 1)
     return None
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 # --- the room that tools see -----------------------------------------------------------------
@@ -162,6 +185,11 @@ class RoomIndex:
     def intents(self) -> TextIndex:
         """Vectors of the reply rules' intents; records are rule numbers."""
         return self._texts("intents", ((i, r.intent) for i, r in enumerate(self.room.reply_rules)))
+
+    @property
+    def same_questions(self) -> list[frozenset[int]]:
+        """For each FAQ the numbers of all that share one of its phrasings, itself included."""
+        return self._once("same questions", lambda: _same_questions(self.room.faqs))
 
     @property
     def product_words(self) -> LexicalScorer:
@@ -228,6 +256,15 @@ def shared_index(room: Room, embedder: Embedder) -> RoomIndex:
     """Return the process's one index of this content and embedder."""
     with _INDEX_LOCK:
         return _index_of(_Content(room, embedder))
+
+
+def _same_questions(faqs: Sequence[Faq]) -> list[frozenset[int]]:
+    phrasings = [{fold(text) for text in (faq.question, *faq.similar)} for faq in faqs]
+    asking: dict[str, set[int]] = {}
+    for number, texts in enumerate(phrasings):
+        for text in texts:
+            asking.setdefault(text, set()).add(number)
+    return [frozenset().union(*(asking[text] for text in texts)) for texts in phrasings]
 
 
 def _product_fields(product: Product) -> list[tuple[str, float]]:
@@ -319,7 +356,8 @@ def search_product_by_keyword(world: World, keyword: str) -> Outcome:
     for product in found:
         promotions = promotions_of(world.room, product)
         entries.append(_product_entry(product, promotions, world.language))
-        facts += product_facts(product, promotions, CURRENCIES[world.index.room.language])
+        currency = CURRENCIES[world.index.room.language]
+        facts += product_facts(product, promotions, currency, world.language)
     return Outcome(_results(world, entries), tuple(facts))
 
 
@@ -377,17 +415,23 @@ def _sku_entry(sku: Sku, language: str) -> dict[str, Any]:
 
 def _promotion_entry(promotion: Promotion, language: str) -> dict[str, Any]:
     f = wording(language)["fields"]
-    values = promotion.model_dump(
+    return {f[key]: value for key, value in _promotion_values(promotion).items()}
+
+
+def _promotion_values(promotion: Promotion) -> dict[str, Any]:
+    return promotion.model_dump(
         include={"promotion_id", "kind", "threshold", "amount", "rate", "cap", "per_order"}
         | {"stacks_with", "scope", "text"},
         exclude_none=True,
     )
-    return {f[key]: value for key, value in values.items()}
 
 
 def _shown_price(price: Price | None, words: Mapping[str, Any]) -> str | float | int:
-    if price is None or price.raw == "":
+    """Return the price as the shop wrote it; what cannot be read as one is marked unknown."""
+    if price is None or (isinstance(price.raw, str) and not any(map(str.isalnum, price.raw))):
         return str(words["unknown"])
+    if price.amount is None:
+        return f"{words['unknown']} ({price.raw})"
     if isinstance(price.raw, str):
         return price.raw
     if price.kind == "from":
@@ -395,49 +439,75 @@ def _shown_price(price: Price | None, words: Mapping[str, Any]) -> str | float |
     return int(price.raw) if price.raw == int(price.raw) else price.raw
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= LONGEST_ATTRIBUTE else text[: LONGEST_ATTRIBUTE - 1] + "…"
+def _clipped(text: str, longest: int = LONGEST_ATTRIBUTE) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def product_facts(product: Product, promotions: Sequence[Promotion], currency: str) -> list[Fact]:
+def product_facts(
+    product: Product, promotions: Sequence[Promotion], currency: str, language: str = "zh"
+) -> list[Fact]:
     """Return what a search result states about a product, its variants and its promotions."""
+    words = wording(language)
     record = f"product:{product.product_id}"
     facts = [
-        Fact(record, "link_no", product.link_no, None, _text(product.link_no)),
-        Fact(record, "name", product.name, None, product.name),
-        Fact(record, "merchant", product.merchant, None, product.merchant or ""),
-        _price_fact(record, "price", product.lowest("price"), currency),
-        _price_fact(record, "coupon_price", product.lowest("coupon_price"), currency),
-        Fact(record, "stock", product.total_stock, "piece", _text(product.total_stock)),
-        Fact(record, "barcode", product.barcode, None, product.barcode or ""),
+        _fact(record, "link_no", product.link_no, words),
+        _fact(record, "name", product.name, words),
+        _fact(record, "merchant", product.merchant or None, words),
+        _price_fact(record, "price", product.lowest("price"), currency, words),
+        _price_fact(record, "coupon_price", product.lowest("coupon_price"), currency, words),
+        _fact(record, "stock", product.total_stock, words, unit="piece"),
+        _fact(record, "barcode", product.barcode or None, words),
     ]
     for sku in product.skus:
         sku_record = f"sku:{sku.sku_id}"
         facts += [
             Fact(sku_record, "spec", " ".join(sku.spec.values()), None, to_json(sku.spec)),
-            _price_fact(sku_record, "price", sku.price, currency),
-            _price_fact(sku_record, "coupon_price", sku.coupon_price, currency),
-            Fact(sku_record, "stock", sku.stock, "piece", _text(sku.stock)),
+            _price_fact(sku_record, "price", sku.price, currency, words),
+            _price_fact(sku_record, "coupon_price", sku.coupon_price, currency, words),
+            _fact(sku_record, "stock", sku.stock, words, unit="piece"),
         ]
     for key, value in product.attributes.items():
-        facts.append(Fact(record, key, _clipped(value), None, _clipped(value)))
-    facts += [
-        Fact(f"promotion:{promotion.promotion_id}", "text", promotion.text, None, promotion.text)
-        for promotion in promotions
-    ]
+        facts.append(_fact(record, key, _clipped(value), words))
+    for promotion in promotions:
+        facts += _promotion_facts(promotion, currency, words)
+    facts += [_fact(record, "images", image, words) for image in product.images]
     return facts
 
 
-def _price_fact(record: str, field: str, price: Price | None, currency: str) -> Fact:
-    if price is None:
-        return Fact(record, field, None, currency, "")
-    return Fact(record, field, price.amount, currency, _text(price.raw))
+def _promotion_facts(
+    promotion: Promotion, currency: str, words: Mapping[str, Any]
+) -> Iterable[Fact]:
+    record = f"promotion:{promotion.promotion_id}"
+    values = _promotion_values(promotion)
+    pieces = promotion.kind in ("nth_piece", "bundle")
+    units = {"threshold": "piece" if pieces else currency, "amount": currency, "cap": currency}
+    yield _fact(record, "text", values.pop("text"), words)
+    stacks = values.pop("stacks_with", None)
+    if stacks is not None:
+        yield Fact(record, "stacks_with", " ".join(stacks), None, to_json(stacks))
+    del values["promotion_id"]
+    for field, value in values.items():
+        yield Fact(
+            record,
+            field,
+            value,
+            units.get(field),
+            value if isinstance(value, str) else to_json(value),
+        )
 
 
-def _text(value: FactValue) -> str:
-    if value is None:
-        return ""
-    return format_amount(value) if isinstance(value, float) else str(value)
+def _price_fact(
+    record: str, field: str, price: Price | None, currency: str, words: Mapping[str, Any]
+) -> Fact:
+    amount = None if price is None else price.amount
+    return Fact(record, field, amount, currency, str(_shown_price(price, words)))
+
+
+def _fact(
+    record: str, field: str, value: FactValue, words: Mapping[str, Any], *, unit: str | None = None
+) -> Fact:
+    """Make the fact of a value that the result shows as it is, or as unknown."""
+    return Fact(record, field, value, unit, str(words["unknown"] if value is None else value))
 
 
 # --- texts -----------------------------------------------------------------------------------
@@ -451,7 +521,11 @@ def search_faq(world: World, query: str) -> Outcome:
     f = wording(world.language)["fields"]
     keys = ("faq_id", "question", "answer")
     entries = [{f[key]: getattr(faq, key) for key in keys} for faq in found]
-    return Outcome(_results(world, entries), tuple(faq_fact(faq) for faq in found))
+    facts: list[Fact] = []
+    for faq in found:
+        record = f"faq:{faq.faq_id}"
+        facts += [faq_fact(faq), Fact(record, "question", faq.question, None, faq.question)]
+    return Outcome(_results(world, entries), tuple(facts))
 
 
 def faq_fact(faq: Faq) -> Fact:
@@ -461,27 +535,26 @@ def faq_fact(faq: Faq) -> Fact:
 
 def find_faqs(world: World, query: str, limit: int) -> list[Faq]:
     """Return the FAQs in scope nearest to the query, at most `limit`."""
-    room = world.index.room
+    faqs = world.index.room.faqs
     scopes = _scopes(world, query)
-    allowed = {i for i, faq in enumerate(room.faqs) if faq.scope in scopes}
-    hits = _nearest(world, world.index.faqs, query, limit + len(scopes), allowed)
-    hits.sort(key=lambda hit: (-round(hit[1], 4), scopes[room.faqs[hit[0]].scope], hit[0]))
+    allowed = {i for i, faq in enumerate(faqs) if faq.scope in scopes}
+    hits = _nearest(world, world.index.faqs, query, len(allowed), allowed)
+    hits.sort(key=lambda hit: (-hit[1], scopes[faqs[hit[0]].scope], hit[0]))
     found: list[Faq] = []
-    asked: set[str] = set()
+    asked: set[int] = set()
     for number, _ in hits:
-        faq = room.faqs[number]
-        phrasings = {fold(text) for text in (faq.question, *faq.similar)}
-        if not phrasings & asked:
-            found.append(faq)
-            asked |= phrasings
+        if number not in asked:
+            same = allowed & world.index.same_questions[number]
+            best = min(same, key=lambda i: (scopes[faqs[i].scope], i != number, i))
+            found.append(faqs[best])
+            asked |= same
     return found[:limit]
 
 
 def _scopes(world: World, query: str) -> dict[str, int]:
     """Return the scopes that hold for a query, nearest first: 0 product, 1 merchant, 2 room.
 
-    A product that the query names by link number or most of its name governs instead of the
-    current.
+    Products that the query names by link number govern instead of the current one.
     """
     named = [p for n in link_numbers(query) if (p := world.product_by_link(n)) is not None]
     products = named or [p for p in (world.product(world.state.current_product),) if p is not None]
@@ -499,7 +572,11 @@ def search_script(world: World, query: str) -> Outcome:
         return _empty(world, "no_script")
     words = wording(world.language)
     entries = [_script_entry(segment, world.state.at_s, words) for segment in hits]
-    facts = [Fact(f"script:{s.segment_id}", "text", s.text, None, s.text) for s in hits]
+    facts: list[Fact] = []
+    for segment, entry in zip(hits, entries, strict=True):
+        record, said = f"script:{segment.segment_id}", segment.start_s <= world.state.at_s
+        facts.append(Fact(record, "text", segment.text, None, segment.text))
+        facts.append(Fact(record, "said", said, None, entry[words["fields"]["said"]]))
     return Outcome(_results(world, entries), tuple(facts))
 
 
@@ -527,12 +604,12 @@ def search_comments(world: World, query: str) -> Outcome:
         reply = reply_so_far(comment, world.state.at_s)
         entry = {f["comment_id"]: comment.comment_id, f["viewer"]: comment.viewer}
         entry[f["comment"]] = comment.text
-        facts.append(
-            Fact(f"comment:{comment.comment_id}", "text", comment.text, None, comment.text)
-        )
+        record = f"comment:{comment.comment_id}"
+        facts.append(Fact(record, "text", comment.text, None, comment.text))
+        facts.append(Fact(record, "viewer", comment.viewer, None, comment.viewer))
         if reply is not None:
             entry[f["reply"]] = reply
-            facts.append(Fact(f"comment:{comment.comment_id}", "reply", reply, None, reply))
+            facts.append(Fact(record, "reply", reply, None, reply))
         entries.append(entry)
     return Outcome(_results(world, entries), tuple(facts))
 
@@ -580,11 +657,11 @@ def find_rule(world: World, intent: str) -> ReplyRule | None:
 
 
 def _known_intents(world: World, given: str) -> list[str]:
-    rules = world.index.room.reply_rules
-    near = nearest(given, [rule.intent for rule in rules])
-    hits = world.index.intents.search(given, len(rules), floor=-1.0)
-    by_meaning = [rules[i].intent for i, _ in hits]
-    return list(dict.fromkeys([*near, *by_meaning, *(rule.intent for rule in rules)]))
+    scopes = _scopes(world, "")
+    intents = {i: r.intent for i, r in enumerate(world.room.reply_rules) if r.scope in scopes}
+    near = nearest(given, intents.values())
+    hits = world.index.intents.search(given, len(intents), allowed=intents, floor=-1.0)
+    return list(dict.fromkeys([*near, *(intents[i] for i, _ in hits), *intents.values()]))
 
 
 def _unknown_intent(world: World, known: object, **details: object) -> str:
@@ -598,6 +675,7 @@ def _unknown_intent(world: World, known: object, **details: object) -> str:
 
 def move_product(world: World, link_no: int, position: int) -> Outcome:
     """Move a product to a position of the running order, counted from 1."""
+    link_no, position = int(link_no), int(position)  # 3.0 is an integer to JSON Schema
     product = _linked(world, link_no)
     order = world.state.product_order
     if position > len(order):
@@ -611,6 +689,7 @@ def move_product(world: World, link_no: int, position: int) -> Outcome:
 
 def show_image(world: World, link_no: int, image: str) -> Outcome:
     """Put a picture of a product on screen."""
+    link_no = int(link_no)
     product = _linked(world, link_no)
     if image not in product.images:
         raise _Mistake("unknown_image", given=image, known=", ".join(product.images) or "-")

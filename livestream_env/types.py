@@ -284,9 +284,10 @@ class HistoryLine:
     __pydantic_config__: ClassVar[ConfigDict] = _VALUE_CONFIG
 
     by: str
-    """The viewer's name, or `host`."""
+    """The viewer's name; anything where the host spoke."""
     text: str
     at_s: float | None = None
+    is_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,7 @@ class Action:
         cls,
         text: str,
         *,
-        covers: Sequence[str] = (),
+        covers: str | Sequence[str] = (),
         channel: Channel = "danmaku",
         speech: str | None = None,
         extras: Mapping[str, str] | None = None,
@@ -397,7 +398,7 @@ class Action:
         """Make a reply to the comments `covers`, by default to all open ones."""
         return cls(
             Message("assistant", text),
-            covers=tuple(covers),
+            covers=_ids(covers),
             channel=channel,
             speech=speech,
             extras=freeze(extras or {}),
@@ -415,9 +416,13 @@ class Action:
         return cls(Message("assistant", text, made))
 
     @classmethod
-    def skip(cls, covers: Sequence[str] = ("*",)) -> Action:
+    def skip(cls, covers: str | Sequence[str] = "*") -> Action:
         """Leave comments unanswered, by default all open ones."""
-        return cls(Message("assistant", ""), skips=tuple(covers))
+        return cls(Message("assistant", ""), skips=_ids(covers))
+
+
+def _ids(ids: str | Sequence[str]) -> tuple[str, ...]:
+    return (ids,) if isinstance(ids, str) else tuple(ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,8 @@ def _history(
     now: Room, opened: Sequence[Comment], latest: Comment, limit: int
 ) -> list[HistoryLine]:
     if latest.history is not None:
-        return [HistoryLine(line.by, line.text, line.at_s) for line in latest.history]
+        said = latest.history
+        return [HistoryLine(x.by, x.text, x.at_s, x.by == "host") for x in said]
     open_ids = {comment.comment_id for comment in opened}
     earlier = [comment for comment in now.comments if comment.comment_id not in open_ids]
     lines: list[HistoryLine] = []
@@ -262,5 +263,5 @@ def _history(
         lines.append(HistoryLine(comment.viewer, comment.text, comment.at_s))
         reply = reply_so_far(comment, latest.at_s)
         if reply is not None:
-            lines.append(HistoryLine("host", reply, comment.at_s))
+            lines.append(HistoryLine("host", reply, comment.at_s, True))
     return lines[-limit:] if limit else []
