@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,9 +36,10 @@ _DEEPEST = 64
 
 
 def load_room(source: str | os.PathLike[str] | Room, *, encoding: str | None = None) -> Room:
-    """Read a room from a file (this schema or the neutral export form) or by its bundled name.
+    """Read a room by its bundled name, or from a file of this schema or the neutral export form.
 
-    `encoding` names the file's encoding where it is not UTF-8 (with or without a BOM).
+    A bundled name comes before a file of that name; write `./snacks` for the file. `encoding`
+    names the file's encoding where it is not UTF-8 (with or without a BOM).
 
     Raises:
         RoomNotFound: no file and no bundled room of that name; the message names the nearest.
@@ -47,11 +49,12 @@ def load_room(source: str | os.PathLike[str] | Room, *, encoding: str | None = N
     if isinstance(source, Room):
         return source
     name = os.fspath(source)
-    if os.path.isfile(name):
-        return _load_cached(os.path.realpath(name), _bytes_of(name), encoding)
     bundled = _bundled_files()
     if name in bundled:
-        return load_room(bundled[name])
+        return _bundled_room(name)
+    if os.path.isfile(name):
+        digest = hashlib.blake2b(_bytes_of(name)).digest()
+        return _load_cached(os.path.realpath(name), digest, encoding)
     if os.path.isdir(name):
         raise RoomNotFound(
             f"`{name}` is a folder; name a file in it, or make an environment with `room={name!r}`"
@@ -63,8 +66,13 @@ def load_room(source: str | os.PathLike[str] | Room, *, encoding: str | None = N
 
 
 @lru_cache(maxsize=256)
-def _load_cached(path: str, data: bytes, encoding: str | None) -> Room:
-    return _read(path, data, encoding).room
+def _load_cached(path: str, digest: bytes, encoding: str | None) -> Room:
+    return read_room(Path(path), encoding=encoding).room
+
+
+@cache
+def _bundled_room(name: str) -> Room:
+    return read_room(Path(_bundled_files()[name])).room
 
 
 class RoomReport(NamedTuple):
@@ -223,6 +231,26 @@ def validate_room(raw: Mapping[str, Any], *, source: str = "room") -> Room:
     return _checked(raw, source).room
 
 
+def _with_full_targets(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Complete event targets that are a plain id, `p5`, to the record they name, `product:p5`."""
+    events = raw.get("events")
+    if not isinstance(events, list):
+        return raw
+    names = declared_names(raw)
+    records = {name: f"product:{name}" for _, name in names["products"]}
+    records |= {name: f"sku:{name}" for _, name in names["skus"]}
+    return {**raw, "events": [_with_full_target(event, records) for event in events]}
+
+
+def _with_full_target(event: Any, records: Mapping[str, str]) -> Any:
+    if not isinstance(event, Mapping) or not isinstance(event.get("target"), str):
+        return event
+    target = event["target"]
+    if event.get("kind") == "promotion" and ":" not in target:
+        return {**event, "target": f"promotion:{target}"}
+    return {**event, "target": records.get(target, target)}
+
+
 def _checked(raw: Any, source: str) -> RoomReport:
     if not isinstance(raw, Mapping):
         problem = f"holds {_type_name(raw)}"
@@ -236,7 +264,7 @@ def _checked(raw: Any, source: str) -> RoomReport:
         if "locale" not in value:
             notes.append("the file has no `locale`: taken as zh")
         value = _from_neutral(value)
-    room, issues = _validated(value)
+    room, issues = _validated(_with_full_targets(value))
     if is_neutral:
         issues = [Issue(_neutral_path(i.path), i.problem, i.remedy) for i in issues]
     known = {issue.path for issue in mended.issues}
@@ -389,7 +417,7 @@ def _bundled_files() -> dict[str, str]:
 
 def list_rooms(split: Literal["train", "test"] | None = None) -> list[str]:
     """Return the names of the bundled rooms, zh before en, then by name."""
-    rooms = [load_room(path) for path in _bundled_files().values()]
+    rooms = [_bundled_room(name) for name in _bundled_files()]
     return [room.room_id for room in ordered(rooms) if split in (None, room.split)]
 
 
@@ -431,6 +459,8 @@ def find_rooms(source: str | os.PathLike[str] | Room) -> list[Room]:
         return [
             load_room(room_id) for room_id in list_rooms("test" if split == "test" else "train")
         ]
+    if name in _bundled_files():
+        return [_bundled_room(name)]
     if os.path.isdir(name):
         paths = glob.glob(os.path.join(glob.escape(name), "*.json"))
     elif glob.has_magic(name) and not os.path.isfile(name):

@@ -568,7 +568,7 @@ def test_a_fault_of_a_value_has_path_and_remedy(path: str, raw: Raw, said: str) 
         ),
         ("promotions[0].scope", with_promotion(scope="x"), "use `room`"),
         # events
-        (TARGET, with_event("stock", "p1", 1), "`sku:ID`"),
+        (TARGET, with_event("stock", "p9", 1), "`sku:ID`"),
         (TARGET, with_event("listed", "sku:2-M"), "`product:ID`"),
         (TARGET, with_event("listed", "product:p3"), "Did you"),
         (TARGET, with_event("stock", "product:p2"), "name the SKU"),
@@ -1216,3 +1216,22 @@ def test_the_documentation_names_every_field() -> None:
         if isinstance(model, type) and issubclass(model, schema._Model):
             for name in model.model_fields:
                 assert f"`{name}`" in page, f"{model.__name__}.{name}"
+
+
+def test_an_event_may_name_its_target_by_a_plain_id() -> None:
+    plain = with_event("stock", "2-M", 0)
+    full = with_event("stock", "sku:2-M", 0)
+    assert validate_room(plain) == validate_room(full)
+    assert validate_room(with_event("withdrawn", "p1")).events[0].target == "product:p1"
+
+
+def test_a_bundled_name_comes_before_a_file_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "snacks").mkdir()
+    (tmp_path / "outdoor").write_text("{}", encoding="utf-8")
+    assert le.load_room("outdoor").room_id == "outdoor"
+    assert [room.room_id for room in find_rooms("snacks")] == ["snacks"]
+    with pytest.raises(RoomError):
+        le.load_room("./outdoor")
