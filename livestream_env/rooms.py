@@ -279,7 +279,7 @@ class Event(_Model):
     at_s: Seconds
     kind: EventKind
     target: str
-    """`product:ID`, `sku:ID` (stock, price, coupon) or `promotion:ID`; files may give the plain id."""
+    """`product:ID`, `sku:ID` (stock, price, coupon) or `promotion:ID`; files may give plain ids."""
     value: Scalar = None
     """The new stock, price or coupon price (`None`: not known); position from 1 (`order`); image
     id; whether the promotion holds (`promotion`, by default true)."""
