@@ -250,6 +250,10 @@ class Episode:
         if not calls or read.stop == "length":
             self._pending = read, _NONE_REFUSED, 0
             return ()
+        if len(calls) == 1:
+            refusal = self._refusal(calls[0], self._used)
+            self._pending = (read, _NONE_REFUSED, 1) if refusal is None else (read, {0: refusal}, 0)
+            return calls if refusal is None else ()
         refused: dict[int, ToolResult] = {}
         to_run: list[ToolCall] = []
         used = dict(self._used)

@@ -54,7 +54,8 @@ class TemplatePrompt:
         self, view: RoomView, tools: Sequence[ToolSpec], /, *, max_same_tool: int
     ) -> tuple[Message, ...]:
         """Return system and user message; one view object is rendered once for the same tools."""
-        key = (id(view), max_same_tool, *map(id, tools))
+        tools = tuple(tools)
+        key = (id(view), id(tools), max_same_tool)
         found = self._made.get(key)
         if found is not None:
             return found.messages
@@ -63,7 +64,7 @@ class TemplatePrompt:
             Message("system", self._render("system.j2", values)),
             Message("user", self._render("user.j2", values)),
         )
-        self._made[key] = _Made(view, tuple(tools), messages)
+        self._made[key] = _Made(view, tools, messages)
         while len(self._made) > 1024:
             self._made.popitem(last=False)
         return messages

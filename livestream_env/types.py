@@ -64,8 +64,12 @@ class FrozenDict(dict[str, Any]):
 
 
 def _canonical_text(value: dict[str, Any]) -> str:
+    if len(value) == 1:
+        ((key, item),) = value.items()
+        if type(item) is str:
+            return f"{len(key)}:{key}{item}"
     if _SCALARS.issuperset(map(type, value.values())):
-        return repr(sorted(value.items()) if len(value) > 1 else [*value.items()])
+        return repr(sorted(value.items()))
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
