@@ -16,6 +16,11 @@ from livestream_env.version import VERSION as __version__
 if TYPE_CHECKING:
     from livestream_env.agents import RandomAgent as RandomAgent
     from livestream_env.agents import ScriptedAgent as ScriptedAgent
+    from livestream_env.custom_tools import ToolContext as ToolContext
+    from livestream_env.custom_tools import ToolOutput as ToolOutput
+    from livestream_env.custom_tools import tool as tool
+    from livestream_env.drivers import Agent as Agent
+    from livestream_env.drivers import AsyncAgent as AsyncAgent
     from livestream_env.drivers import arollout as arollout
     from livestream_env.drivers import rollout as rollout
     from livestream_env.drivers import rollout_group as rollout_group
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from livestream_env.errors import LivestreamError as LivestreamError
     from livestream_env.errors import ResetNeeded as ResetNeeded
     from livestream_env.errors import RoomError as RoomError
+    from livestream_env.errors import RoomMismatch as RoomMismatch
     from livestream_env.errors import RoomNotFound as RoomNotFound
     from livestream_env.errors import SandboxError as SandboxError
     from livestream_env.errors import ToolError as ToolError
@@ -62,7 +68,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "agents": ("RandomAgent", "ScriptedAgent"),
-    "drivers": ("arollout", "rollout", "rollout_group"),
+    "custom_tools": ("ToolContext", "ToolOutput", "tool"),
+    "drivers": ("Agent", "AsyncAgent", "arollout", "rollout", "rollout_group"),
     "env": ("LiveRoomEnv",),
     "episode": ("Episode",),
     "errors": (
@@ -74,6 +81,7 @@ _MODULES = {
         "LivestreamError",
         "ResetNeeded",
         "RoomError",
+        "RoomMismatch",
         "RoomNotFound",
         "SandboxError",
         "ToolError",

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import gymnasium as gym
 
-from livestream_env.env import LiveRoomEnv, call_failed
+from livestream_env.env import LiveRoomEnv, call_failed, checked_result
 from livestream_env.errors import GroupMismatch, SandboxError
 from livestream_env.types import (
     Message,
@@ -65,7 +65,7 @@ def rollout(
     options: Mapping[str, Any] | None = None,
     agent_seed: Seed | None = None,
 ) -> Trajectory:
-    """Play one episode and return its trajectory.
+    """Play one episode and return its trajectory; a wrapper's truncation ends it as turn_limit.
 
     `agent_seed` seeds the agent, by default `seed`. Never raises for infrastructure: the trajectory
     then has status `env_error`, also when `reset` failed.
@@ -81,9 +81,14 @@ def rollout(
     try:
         while not episode.done:
             try:
-                observation, *_ = env.step(player.act(messages, observation.tools or episode.specs))
+                action = player.act(messages, episode.specs)
+                if inspect.isawaitable(action):
+                    raise TypeError(f"`{type(player).__name__}.act` is async: use `arollout`")
+                observation, _, _, truncated, _ = env.step(action)
             except SandboxError:
                 break
+            if truncated:
+                episode.abort("turns", "a wrapper truncated the episode")
             messages.append(episode.turns[-1].action.message)
             messages.extend(observation.messages)
     except BaseException:
@@ -138,12 +143,14 @@ async def _astep(env: LiveRoomEnv, action: Any) -> Observation:
 
 async def _arun(env: LiveRoomEnv, call: ToolCall) -> ToolResult:
     try:
-        result: ToolResult = await _awaited(env.sandbox.call(call))
+        sandbox = env.sandbox
+        run = getattr(sandbox, "acall", sandbox.call)
+        result: ToolResult = await _awaited(run(call))
     except SandboxError:
         raise
     except Exception as error:
         raise call_failed(call, error) from error
-    return result
+    return checked_result(call, result)
 
 
 async def _awaited(value: Any) -> Any:

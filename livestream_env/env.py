@@ -11,11 +11,13 @@ from typing import Any, Literal, SupportsFloat
 
 import gymnasium as gym
 
+from livestream_env.custom_tools import ToolSource, resolve_tools
 from livestream_env.episode import Episode, OnMissingRule
 from livestream_env.errors import (
     CommentNotFound,
     LivestreamError,
     ResetNeeded,
+    RoomMismatch,
     RoomNotFound,
     SandboxError,
     did_you_mean,
@@ -26,12 +28,12 @@ from livestream_env.room_files import find_rooms
 from livestream_env.rooms import Comment, Room
 from livestream_env.sandbox import Sandbox, make_sandbox
 from livestream_env.spaces import ActionSpace, ObservationSpace
-from livestream_env.tools import tool_specs
 from livestream_env.types import (
     Action,
     Observation,
     Rewards,
     RoomView,
+    Status,
     ToolCall,
     ToolResult,
     Trajectory,
@@ -52,7 +54,7 @@ class _Config:
     sandbox_options: Mapping[str, Any]
     language: str | None
     embedder: str | Embedder
-    tools: tuple[str, ...] | None
+    tools: tuple[ToolSource, ...] | None
     max_turns: int
     max_same_tool: int
     on_missing_rule: OnMissingRule
@@ -75,7 +77,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         room: a room, a file, a folder, a glob, a bundled name, `bundled:train` or `bundled:test`.
         comment: id of a comment, ids of a burst, `burst:N`, or `None`: by seed. Seeds 0 to N-1
             visit each of the N (room, comment) pairs once, zh before en, then by room id.
-        sandbox: `local`, a `Sandbox`, or a callable that makes one for a room.
+        sandbox: `local`, a callable that makes a `Sandbox` for a room, or a `Sandbox` object, which
+            serves this environment alone and is not closed by it.
         language: `zh` or `en` for prompts, tool descriptions and results; by default the room's.
         max_turns: assistant messages before the episode is truncated.
         max_same_tool: executed calls of one tool since the viewer last spoke, per open comment.
@@ -87,7 +90,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         process: score every turn as it is made, not only the end.
         prompt: folder of templates or a callable for the first messages.
         result_format: template file or callable for the text of tool results.
-        tools: names of the tools to offer, by default all.
+        tools: the tools to offer: bundled names, `package.module:name`, entry points, or objects
+            that `tool` made; by default the bundled ones.
         sandbox_options: further keyword arguments of the sandbox.
         episode_timeout_s: wall-clock seconds after which the next step aborts the episode.
         render_mode: `ansi` (`render` returns the transcript) or `human` (printed as it grows).
@@ -111,7 +115,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         process: bool = False,
         prompt: str | Prompt | None = None,
         result_format: str | ResultFormat | None = None,
-        tools: Sequence[str] | None = None,
+        tools: Sequence[ToolSource] | None = None,
         sandbox_options: Mapping[str, Any] | None = None,
         episode_timeout_s: float | None = None,
         render_mode: str | None = None,
@@ -128,6 +132,9 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             )
         if process and rubric is None:
             raise ValueError("`process=True` scores every turn and needs a `rubric`")
+        if episode_timeout_s is not None:
+            _positive("episode_timeout_s", episode_timeout_s)
+        _check_sandbox(sandbox, language=language, tools=tools, options=sandbox_options)
         make_prompt(prompt, language or "zh")
         self._config = _Config(
             comment=comment,
@@ -135,7 +142,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             sandbox_options=dict(sandbox_options or {}),
             language=language,
             embedder=embedder,
-            tools=None if tools is None else tuple(tools),
+            tools=None if tools is None else _listed(tools),
             max_turns=max_turns,
             max_same_tool=max_same_tool,
             on_missing_rule=on_missing_rule,
@@ -156,8 +163,11 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         self._deadline_s = math.inf
         self._shown = 0
         self.observation_space = ObservationSpace()
+        own_specs = None if isinstance(sandbox, (str, type)) else getattr(sandbox, "specs", None)
         shown_language = language or self.rooms[0].language
-        self.action_space = ActionSpace(tool_specs(shown_language, self._config.tools))
+        self.action_space = ActionSpace(
+            own_specs or resolve_tools(self._config.tools, shown_language)[0]
+        )
 
     # --- Gymnasium ----------------------------------------------------------------------------
 
@@ -192,6 +202,11 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             raise
         except Exception as error:
             raise SandboxError(f"the sandbox failed at reset: {error!r}") from error
+        if view.content_hash != room.content_hash:
+            raise RoomMismatch(
+                f"the sandbox holds room `{view.room_id}` ({view.content_hash}), the environment"
+                f" `{room.room_id}` ({room.content_hash}); give both the same room"
+            )
         self._episode = Episode(
             view,
             comments=comments,
@@ -204,9 +219,12 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             result_format=self._config.result_format,
         )
         self._shown = 0
+        self._set_deadline()
+        return self._episode
+
+    def _set_deadline(self) -> None:
         if self._config.timeout_s is not None:
             self._deadline_s = time.monotonic() + self._config.timeout_s
-        return self._episode
 
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one assistant message: an `Action`, a model's text or an OpenAI message.
@@ -240,11 +258,12 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     def run_call(self, call: ToolCall) -> ToolResult:
         """Run one call in the sandbox; every exception but `SandboxError` becomes one."""
         try:
-            return self.sandbox.call(call)
+            result = self.sandbox.call(call)
         except SandboxError:
             raise
         except Exception as error:
             raise call_failed(call, error) from error
+        return checked_result(call, result)
 
     def fail_step(self, error: SandboxError) -> Observation:
         """End the episode because infrastructure failed while its calls were run."""
@@ -256,8 +275,14 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take the results of `begin_step`'s calls: the second half of `step`."""
         episode = self.episode
-        over = episode.stop_reason is not None
-        return self._stepped(episode, Observation(()) if over else episode.resume(results))
+        if episode.stop_reason is not None:
+            return self._stepped(episode, Observation(()))
+        try:
+            observation = episode.resume(results)
+        except Exception as error:
+            episode.abort("driver", f"the results could not be told: {error}")
+            raise
+        return self._stepped(episode, observation)
 
     def _stepped(
         self, episode: Episode, observation: Observation
@@ -271,9 +296,13 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         return observation, reward, not episode.truncated, episode.truncated, info
 
     def _score(self, episode: Episode, rubric: Rubric) -> float:
+        if episode.status is Status.ENV_ERROR:
+            return math.nan
         if not (episode.done or self._config.process):
             return 0.0
         rewards = rubric(episode.trajectory, self._room)
+        if not isinstance(rewards, Rewards):
+            raise TypeError(f"`rubric` returned {rewards!r}; it returns `Rewards` made of `Score`s")
         value = rewards.total() if episode.done else 0.0
         if self._config.process:
             turn = len(episode.turns) - 1
@@ -314,15 +343,16 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     def _show(self) -> None:
         text = transcript(self.episode)
-        sys.stdout.write(text[self._shown :])
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        shown = text[self._shown :].encode(encoding, "backslashreplace").decode(encoding)
+        sys.stdout.write(shown)
         sys.stdout.flush()
         self._shown = len(text)
 
     def close(self) -> None:
         """Release the sandbox; closing twice is fine."""
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None
+        self._close_sandbox()
+        self._sandbox = None
         self._episode = None
 
     # --- beyond Gymnasium ---------------------------------------------------------------------
@@ -380,6 +410,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         made._np_random = None
         made._np_random_seed = None
         made._shown = 0
+        made._set_deadline()
         return made
 
     # --- rooms and comments -------------------------------------------------------------------
@@ -392,6 +423,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             _check_options(options)
             rooms = self._named_rooms(options.get("room"))
             source = options.get("comment", source)
+            for one in rooms:
+                _check_comments(one, source)
         if source is None:
             return _by_seed(rooms, seed, 1)
         if isinstance(source, str) and source.startswith("burst:"):
@@ -408,16 +441,23 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     def _sandbox_for(self, room: Room) -> Sandbox:
         if self._sandbox is None or room is not self._room:
-            if self._sandbox is not None and self._sandbox is not self._config.sandbox:
-                self._sandbox.close()
+            self._close_sandbox()
             self._sandbox = self._made_sandbox(room)
             self._room = room
         return self._sandbox
 
+    def _close_sandbox(self) -> None:
+        """Close the sandbox that this environment made; one that it was given stays open."""
+        if self._sandbox is not None and self._sandbox is not self._config.sandbox:
+            self._sandbox.close()
+
     def _made_sandbox(self, room: Room) -> Sandbox:
         source = self._config.sandbox
         if isinstance(source, type) or not isinstance(source, (str, Sandbox)):
-            return source(room)
+            made = source(room)
+            if not isinstance(made, Sandbox):
+                raise TypeError(f"`sandbox` made {made!r}, which is no `Sandbox`")
+            return made
         return make_sandbox(
             source,
             room,
@@ -426,6 +466,15 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             tools=self._config.tools,
             **self._config.sandbox_options,
         )
+
+
+def checked_result(call: ToolCall, result: object) -> ToolResult:
+    """Return a sandbox's result, or raise `SandboxError` where it is none or another call's."""
+    if not isinstance(result, ToolResult) or not isinstance(result.content, str):
+        raise SandboxError(f"tool `{call.name}` gave {result!r:.200}, which is no `ToolResult`")
+    if result.call_id != call.id:
+        raise SandboxError(f"call `{call.id}` was answered by the result of `{result.call_id}`")
+    return result
 
 
 def call_failed(call: ToolCall, error: Exception) -> SandboxError:
@@ -444,6 +493,27 @@ def _one_of(name: str, given: object, known: Sequence[object]) -> None:
         raise ValueError(f"`{name}` is {given!r}; it is one of {names}.{hint}")
 
 
+def _listed(tools: Sequence[ToolSource]) -> tuple[ToolSource, ...]:
+    if isinstance(tools, str):
+        raise TypeError(f"`tools` is {tools!r}; it is a list of tool names or tools")
+    return tuple(tools)
+
+
+def _positive(name: str, given: object) -> None:
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not given > 0:
+        raise ValueError(f"`{name}` is {given!r}; it is a number above 0")
+
+
+def _check_sandbox(sandbox: object, *, language: object, tools: object, options: object) -> None:
+    if isinstance(sandbox, str):
+        return
+    if not (callable(sandbox) or isinstance(sandbox, Sandbox)):
+        raise TypeError(f"`sandbox` is {sandbox!r}; use `local`, a `Sandbox`, or what makes one")
+    for name, given in (("language", language), ("tools", tools), ("sandbox_options", options)):
+        if given is not None:
+            raise ValueError(f"`{name}` has no effect on a sandbox of your own; give it to that")
+
+
 def _at_least(name: str, given: object, least: int) -> None:
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"`{name}` is {given!r}; it is a whole number from {least}")
@@ -452,15 +522,23 @@ def _at_least(name: str, given: object, least: int) -> None:
 def _check_comments(room: Room, source: CommentSource) -> None:
     if not room.comments:
         raise RoomNotFound(f"room `{room.room_id}` has no comments to play")
+    if source is None:
+        return
     if isinstance(source, str) and source.startswith("burst:"):
-        _burst_size(source)
-    elif isinstance(source, str):
-        room.comment(source)
-    elif source is not None:
-        if not source:
-            raise CommentNotFound("`comment` is an empty list; name at least one comment")
-        for comment_id in source:
-            room.comment(comment_id)
+        size = _burst_size(source)
+        if size > len(room.comments):
+            count = len(room.comments)
+            raise CommentNotFound(f"room `{room.room_id}` has {count} comments, too few for {size}")
+        return
+    if not isinstance(source, (str, list, tuple)):
+        raise TypeError(f"`comment` is {source!r}; it is an id, a list of ids or `burst:3`")
+    if not source:
+        raise CommentNotFound("`comment` is empty; name at least one comment")
+    ids = [source] if isinstance(source, str) else source
+    for comment_id in ids:
+        room.comment(comment_id)
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"`comment` is {source!r}; name each comment once")
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -479,7 +557,7 @@ def _burst_size(source: str) -> int:
 
 def _by_seed(rooms: Sequence[Room], seed: int, burst: int) -> tuple[Room, Sequence[Comment]]:
     """Return the comments that a seed visits: file order within room order, `burst` in a row."""
-    counts = [len(room.comments) for room in rooms]
+    counts = [len(room.comments) - burst + 1 for room in rooms]
     number = seed % sum(counts)
     index = 0
     while number >= counts[index]:

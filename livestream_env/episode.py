@@ -9,14 +9,15 @@ one transcript.
 from __future__ import annotations
 
 import copy
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
-from livestream_env.errors import ResetNeeded
+from livestream_env.errors import ResetNeeded, TemplateError
 from livestream_env.parsing import to_action
 from livestream_env.prompts import (
     Prompt,
@@ -26,7 +27,7 @@ from livestream_env.prompts import (
     reminder_text,
 )
 from livestream_env.rooms import Comment, FollowUp
-from livestream_env.tools import error_content, tool_specs
+from livestream_env.tools import compiled_schema, error_content, schema_fault, tool_specs
 from livestream_env.types import (
     Action,
     CommentView,
@@ -62,6 +63,7 @@ _NOT_EXECUTED = _REFUSED | {"unknown_tool", "invalid_arguments"}
 _NONE_REFUSED: Mapping[int, ToolResult] = {}
 _ABORTS = {
     "length": StopReason.TOKEN_LIMIT,
+    "turns": StopReason.TURN_LIMIT,
     "driver": StopReason.ABORTED,
     "env_error": StopReason.ENV_ERROR,
 }
@@ -72,6 +74,7 @@ class Episode:
 
     `comments` are the open comments with their key, for follow-ups; `agents` is `("host",)`, or
     `("tool_caller", "replier")` for two, or `("tool_caller",)` for a tool caller without a replier.
+    Where the tools lack `get_reply_rule`, no rule has to be looked up.
     """
 
     __slots__ = (
@@ -93,6 +96,8 @@ class Episode:
         "_pending",
         "_phase_turns",
         "_reminded",
+        "_rule_needed",
+        "_same_as",
         "_situation",
         "_spoken",
         "_told_off",
@@ -137,13 +142,17 @@ class Episode:
         self._on_missing_rule = on_missing_rule
         self._make_prompt = make_prompt(prompt, view.language)
         self._format = make_result_format(result_format)
-        self._agents = tuple(agents)
+        self._agents = _checked_agents(agents)
         self._alone = self._agents == ONE_AGENT
-        self._follow_ups = [f for comment in comments for f in comment.follow_ups]
+        self._follow_ups = [(c.comment_id, f) for c in comments for f in c.follow_ups]
+        self._same_as = {c.comment_id: c.same_as for c in comments if c.same_as is not None}
         made = self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
-        self.prompt: tuple[Message, ...] = tuple(made)
+        self.prompt: tuple[Message, ...] = _checked_prompt(made)
         self._comment_ids = tuple([comment.comment_id for comment in view.comments])
-        self._situation = "\0".join((view.room_id, *self._comment_ids))
+        self._rule_needed = any(spec.name == RULE_TOOL for spec in self.specs)
+        self._situation = "\0".join(
+            (view.room_id, view.content_hash, view.language, *self._comment_ids)
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -156,7 +165,7 @@ class Episode:
         self.phase: Literal["tools", "reply"] = "tools"
         self.agent = self._agents[0]
         """Name of the agent whose turn it is."""
-        self.rule_found = False
+        self.rule_found = not self._rule_needed
         self.tasks = dict.fromkeys(self._comment_ids, "pending")
         self._reminded = False
         self._told_off = False
@@ -196,7 +205,7 @@ class Episode:
         reminder, and the set of look-ups known so far with their results, whatever their
         order."""
         if self._key is None:
-            self._key = _situation_digest(self._base, self._known_sum)
+            self._key = _situation_digest(self._base, self.rule_found, self._known_sum)
         return self._key
 
     @property
@@ -260,12 +269,19 @@ class Episode:
         for i, call in enumerate(calls):
             refusal = self._refusal(call, used)
             if refusal is None:
-                used[call.name] = used.get(call.name, 0) + 1
+                used[call.name] = used.get(call.name, 0) + self._will_run(call)
                 to_run.append(call)
             else:
                 refused[i] = refusal
         self._pending = read, refused, len(to_run)
         return tuple(to_run)
+
+    def _will_run(self, call: ToolCall) -> bool:
+        """Return whether there is such a tool and it takes the arguments: only then it counts."""
+        spec = next((spec for spec in self.specs if spec.name == call.name), None)
+        if spec is None:
+            return False
+        return schema_fault(_schema(spec), call.arguments) is None
 
     def _refusal(self, call: ToolCall, used: Mapping[str, int]) -> ToolResult | None:
         language = self.view.language
@@ -312,7 +328,7 @@ class Episode:
         for call, result in zip(action.message.tool_calls, results, strict=True):
             if call.id != result.call_id:
                 raise ValueError(f"got the result of call `{result.call_id}` for `{call.id}`")
-            text = result.content if self._format is None else self._format(call, result)
+            text = result.content if self._format is None else self._formatted(call, result)
             messages.append(Message("tool", text, (), call.id))
             if result.events:
                 events.extend(result.events)
@@ -324,6 +340,12 @@ class Episode:
         if stop is not None:
             self._stop(stop)
         return Observation(told, (), self._open)
+
+    def _formatted(self, call: ToolCall, result: ToolResult) -> str:
+        text: object = None if self._format is None else self._format(call, result)
+        if not isinstance(text, str):
+            raise TemplateError(f"`result_format` returned {text!r}; it returns text")
+        return text
 
     def _stop_after_tools(self) -> StopReason | None:
         if self._alone:
@@ -349,10 +371,10 @@ class Episode:
         follow_up = self._fitting_follow_up(action)
         if follow_up is None:
             return self._end(action, StopReason.REPLIED, events)
-        message = Message("user", self._follow_ups[follow_up].text)
+        message = Message("user", self._follow_ups[follow_up][1].text)
         events.append(TurnEvent("follow_up", str(follow_up)))
         self._record(action, (), (message,), events)
-        self._viewer_speaks(follow_up)
+        self._viewer_speaks(follow_up, action)
         return self._asked_again(message)
 
     def _without_rule(self, action: Action, events: list[TurnEvent]) -> Observation:
@@ -375,9 +397,10 @@ class Episode:
         text = action.message.content
         if not self._follow_ups or not asks(text):
             return None
-        folded = fold(text)
-        for i, follow_up in enumerate(self._follow_ups):
-            if i not in self._spoken and _fits(follow_up, folded):
+        folded = fold(text[:2000])
+        covered = self._covered(action)
+        for i, (comment_id, follow_up) in enumerate(self._follow_ups):
+            if i not in self._spoken and comment_id in covered and _fits(follow_up, folded):
                 return i
         return None
 
@@ -387,14 +410,18 @@ class Episode:
         longest = view.bullet_characters if action.channel == "danmaku" else view.speech_characters
         if len(text) > longest or len(action.speech or "") > view.speech_characters:
             events.append(TurnEvent("reply_too_long", f"{len(text)} characters"))
+        if not (text.strip() or action.speech or action.skips):
+            events.append(TurnEvent("empty_reply"))
         for comment_id in (*action.covers, *action.skips):
             if comment_id not in self.tasks and comment_id != "*":
                 events.append(TurnEvent("unknown_cover", comment_id))
         return events
 
-    def abort(self, reason: Literal["length", "driver", "env_error"], cause: str = "") -> None:
-        """End the episode from outside: the token budget is used up, the driver stops, or the
-        infrastructure failed. An action whose results are due is kept as a turn without results."""
+    def abort(
+        self, reason: Literal["length", "turns", "driver", "env_error"], cause: str = ""
+    ) -> None:
+        """End the episode from outside: the token or turn budget is used up, the driver stops, or
+        the infrastructure failed. An action whose results are due is kept as a turn without any."""
         if self.stop_reason is not None:
             return
         if reason not in _ABORTS:
@@ -438,7 +465,7 @@ class Episode:
             self._stop_after_tools()
         for event in turn.events:
             if event.kind == "follow_up":
-                self._viewer_speaks(int(event.detail))
+                self._viewer_speaks(int(event.detail), turn.action)
             elif event.kind == "reminder":
                 self._remind()
 
@@ -468,8 +495,9 @@ class Episode:
             if call.error is not None or result.error in _NOT_EXECUTED:
                 continue
             self._used[call.name] = self._used.get(call.name, 0) + 1
-            if result.error is None and call.name == RULE_TOOL:
+            if result.error is None and call.name == RULE_TOOL and not self.rule_found:
                 self.rule_found = True
+                self._key = None
             if result.state is not None:
                 state = result.state
         if state is not self.state:
@@ -483,9 +511,11 @@ class Episode:
             self._known_sum += _look_up_digest(*known)
             self._key = None
 
-    def _viewer_speaks(self, follow_up: int) -> None:
+    def _viewer_speaks(self, follow_up: int, reply: Action) -> None:
+        """Go on with the comment whose viewer answers; what else the reply covered is answered."""
         self._spoken.add(follow_up)
-        self.rule_found = False
+        self._settle(reply, but=self._follow_ups[follow_up][0])
+        self.rule_found = not self._rule_needed
         self._used = {}
         self._enter("tools")
 
@@ -501,7 +531,7 @@ class Episode:
         self._set_base()
 
     def _set_base(self) -> None:
-        more = f"{self.phase}\0{len(self._spoken)}\0{self._reminded}"
+        more = f"{self.phase}\0{sorted(self._spoken)}\0{self._reminded}"
         self._base = f"{self._situation}\0{more}\0{_state_digest(self.state)}"
         self._key = None
 
@@ -512,16 +542,29 @@ class Episode:
         self._stop(stop)
         return Observation(())
 
-    def _settle(self, action: Action) -> None:
-        """Mark the comments that the reply answers or leaves alone."""
-        skipped = tuple(self.tasks) if "*" in action.skips else action.skips
-        answers = bool(action.message.content) or not action.skips
-        covered = (action.covers or tuple(self.tasks)) if answers else ()
-        for comment_id in self.tasks:
-            if comment_id in skipped:
-                self.tasks[comment_id] = "skipped"
-            elif comment_id in covered:
+    def _covered(self, action: Action) -> set[str]:
+        """Return the comments that a reply answers, those that repeat a covered one included."""
+        answers = bool(action.message.content.strip() or action.speech)
+        named = set(action.covers) or self.tasks.keys() - set(self._skipped(action))
+        if not answers:
+            return set()
+        return {c for c in self.tasks if c in named or self._same_as.get(c) in named}
+
+    def _skipped(self, action: Action) -> tuple[str, ...]:
+        return self._comment_ids if "*" in action.skips else action.skips
+
+    def _settle(self, action: Action, *, but: str | None = None) -> None:
+        """Mark the comments that the reply answers or leaves alone, all `but` one."""
+        covered, skipped = self._covered(action), self._skipped(action)
+        for comment_id, task in self.tasks.items():
+            if task != "pending" or self._same_as.get(comment_id, comment_id) == but:
+                continue
+            if comment_id in covered:
                 self.tasks[comment_id] = "answered"
+            elif comment_id in skipped:
+                self.tasks[comment_id] = "skipped"
+        pending = [c for c in self.view.comments if self.tasks[c.comment_id] == "pending"]
+        self._open = tuple(pending)
 
     def _stop(self, stop: StopReason) -> None:
         self.stop_reason = stop
@@ -531,9 +574,13 @@ class Episode:
                 self.tasks[comment_id] = "failed"
 
 
+def _schema(spec: ToolSpec) -> Callable[[Mapping[str, Any]], object]:
+    return compiled_schema(json.dumps(spec.parameters, sort_keys=True))
+
+
 @lru_cache(maxsize=16384)
-def _situation_digest(base: str, known_sum: int) -> str:
-    text = f"{base}\0{known_sum}".encode("utf-8", "replace")
+def _situation_digest(base: str, rule_found: bool, known_sum: int) -> str:
+    text = f"{base}\0{rule_found}\0{known_sum}".encode("utf-8", "replace")
     return blake2b(text, digest_size=8).hexdigest()
 
 
@@ -546,6 +593,20 @@ def _look_up_digest(name: str, arguments: str, content: str) -> int:
 @lru_cache(maxsize=4096)
 def _state_digest(state: State) -> str:
     return blake2b(repr(state).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def _checked_prompt(made: object) -> tuple[Message, ...]:
+    messages = tuple(made) if isinstance(made, (list, tuple)) else ()
+    if not messages or not all(isinstance(message, Message) for message in messages):
+        raise TypeError(f"`prompt` returned {made!r:.80}; it returns a list of `Message`")
+    return messages
+
+
+def _checked_agents(agents: Sequence[str]) -> tuple[str, ...]:
+    if tuple(agents) not in (ONE_AGENT, TWO_AGENTS, TWO_AGENTS[:1]):
+        known = f"{ONE_AGENT}, {TWO_AGENTS} or {TWO_AGENTS[:1]}"
+        raise ValueError(f"`agents` is {agents!r}; it is {known}")
+    return tuple(agents)
 
 
 def _event_kind(call: ToolCall, error: str) -> str:

@@ -12,6 +12,7 @@
     ├── MissingDependency    (ImportError)   an extra is not installed
     ├── ToolError            (RuntimeError)  raised by a tool: the policy's mistake
     └── SandboxError         (RuntimeError)  infrastructure failed: never a reward or a tool result
+        └── RoomMismatch                     the sandbox holds another room than the environment
 
 The caller's mistake raises at once; the policy's mistake becomes a tool result with an error code;
 infrastructure's failure marks the trajectory.
@@ -97,6 +98,10 @@ class ToolError(LivestreamError, RuntimeError):
 
 class SandboxError(LivestreamError, RuntimeError):
     """Infrastructure failed; the trajectory is marked, the policy is not."""
+
+
+class RoomMismatch(SandboxError):
+    """The sandbox holds another room, or another version of it, than the environment."""
 
 
 def missing_dependency(package: str, *, extra: str) -> MissingDependency:

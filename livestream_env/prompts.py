@@ -21,6 +21,7 @@ from livestream_env._resources import data_file
 from livestream_env.errors import TemplateError
 from livestream_env.tools import to_json
 from livestream_env.types import Message, RoomView, ToolCall, ToolResult, ToolSpec
+from livestream_env.words import fold
 
 if TYPE_CHECKING:
     import jinja2
@@ -160,9 +161,11 @@ def _values(view: RoomView, tools: Sequence[ToolSpec], max_same_tool: int) -> di
     return {
         "view": view,
         "tools": tools,
+        "rule_tool": any(spec.name == "get_reply_rule" for spec in tools),
         "max_same_tool": max_same_tool,
         "history": [
-            {host if h.is_host else copy if h.by == host else h.by: h.text} for h in view.history
+            {host if h.is_host else copy if fold(h.by) == host else h.by: h.text}
+            for h in view.history
         ],
         "comments": [
             {**({"id": c.comment_id} if several else {}), viewer: c.viewer, said: c.text}

@@ -171,7 +171,7 @@ class _Check:
                 remedy = "give the SKU an id of its own: a quote's lines name either by id"
                 yield Issue(f"{path}.skus[{j}].sku_id", problem, remedy)
         for key in product.attributes:
-            if key in _PRODUCT_FIELDS:
+            if key in (*_PRODUCT_FIELDS, "image", "images", "position"):
                 problem = "is the name of a product's own field"
                 yield Issue(f"{path}.attributes.{key}", problem, "move it there, or rename it")
         for j, promotion in enumerate(product.promotions):

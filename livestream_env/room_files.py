@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -158,7 +159,8 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     made = _Object(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
-        made.twice = tuple(key for key in made if keys.count(key) > 1)
+        counts = Counter(keys)
+        made.twice = tuple(key for key in made if counts[key] > 1)
     return made
 
 
@@ -416,7 +418,13 @@ def _bundled_files() -> dict[str, str]:
 
 
 def list_rooms(split: Literal["train", "test"] | None = None) -> list[str]:
-    """Return the names of the bundled rooms, zh before en, then by name."""
+    """Return the names of the bundled rooms, zh before en, then by name.
+
+    Raises:
+        ValueError: there is no such split.
+    """
+    if split not in (None, "train", "test"):
+        raise ValueError(f"`split` is {split!r}; it is `train`, `test` or None")
     rooms = [_bundled_room(name) for name in _bundled_files()]
     return [room.room_id for room in ordered(rooms) if split in (None, room.split)]
 
@@ -450,6 +458,8 @@ def find_rooms(source: str | os.PathLike[str] | Room) -> list[Room]:
     """
     if isinstance(source, Room):
         return [source]
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"`room` is {source!r:.80}; it is a name, a path, a glob or a `Room`")
     name = os.fspath(source)
     kind, colon, split = name.partition(":")
     if colon and kind == "bundled":

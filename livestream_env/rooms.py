@@ -63,10 +63,11 @@ PriceField = Annotated[
 """A price as given (number or text), parsed; written as it was given."""
 Id = Annotated[str, AfterValidator(_id)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Number = Annotated[Finite, BeforeValidator(_no_bool)]
+LARGEST = 10**9
+Number = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST), BeforeValidator(_no_bool)]
 Seconds = Number
-Money = Annotated[Finite, Field(ge=0), BeforeValidator(_no_bool)]
-Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+Money = Annotated[Finite, Field(ge=0, le=LARGEST), BeforeValidator(_no_bool)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST), BeforeValidator(_no_bool)]
 Scalar = int | Finite | str | bool | None
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 """A JSON object, copied."""

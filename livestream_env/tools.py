@@ -8,6 +8,7 @@ state.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import fastjsonschema
 from livestream_env._resources import data_file, resource_folder
 from livestream_env.errors import ToolError, did_you_mean
 from livestream_env.keywords import LexicalScorer
-from livestream_env.retrieval import Embedder, TextIndex, fingerprint_of
+from livestream_env.retrieval import Embedder, TextIndex
 from livestream_env.rooms import (
     Comment,
     Faq,
@@ -32,6 +33,7 @@ from livestream_env.rooms import (
     Sku,
     promotions_of,
     room_as_of,
+    strip_room,
 )
 from livestream_env.types import Fact, FactValue, State, ToolSpec, TurnEvent, freeze
 from livestream_env.words import Price, fold, format_amount, link_numbers, nearest
@@ -40,8 +42,17 @@ PRODUCT_HITS = 3
 TEXT_HITS = 3
 LONGEST_ATTRIBUTE = 300
 LONGEST_QUOTE = 200
+KNOWN_INTENTS = 60
 REMEMBERED = 4096
 CURRENCIES = {"zh": "yuan", "en": "dollar"}
+
+LOCK = threading.RLock()
+"""Guards what the process's rooms share; held across a fork, so that the child finds it free."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -89,12 +100,12 @@ def tool_spec(name: str, language: str) -> ToolSpec:
 
 
 def tool_specs(language: str, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
-    """Return the specs of the tools `names`, by default of all bundled ones.
+    """Return the specs of the bundled tools `names`, by default of all that are not held out.
 
     Raises:
         ValueError: a name is no bundled tool; the message names the nearest.
     """
-    chosen = TOOLS if names is None else dict.fromkeys(names)
+    chosen = dict.fromkeys(DEFAULT_TOOLS if names is None else names)
     for name in chosen:
         if name not in TOOLS:
             hint = did_you_mean(name, TOOLS)
@@ -102,18 +113,29 @@ def tool_specs(language: str, names: Sequence[str] | None = None) -> tuple[ToolS
     return tuple(tool_spec(name, language) for name in chosen)
 
 
+@lru_cache(maxsize=512)
+def compiled_schema(schema: str) -> Callable[[Mapping[str, Any]], object]:
+    """Compile a JSON Schema given as text."""
+    compiled: Callable[[Mapping[str, Any]], object] = fastjsonschema.compile(json.loads(schema))
+    return compiled
+
+
 @cache
 def _validator(name: str) -> Callable[[Mapping[str, Any]], object]:
-    compiled: Callable[[Mapping[str, Any]], object] = fastjsonschema.compile(
-        json.loads(json.dumps(tool_spec(name, "en").parameters))
-    )
-    return compiled
+    return compiled_schema(json.dumps(tool_spec(name, "en").parameters))
 
 
 def argument_fault(name: str, arguments: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the arguments of a bundled tool, or `None`."""
+    return schema_fault(_validator(name), arguments)
+
+
+def schema_fault(
+    validate: Callable[[Mapping[str, Any]], object], arguments: Mapping[str, Any]
+) -> str | None:
+    """Return what a compiled schema finds wrong with arguments, in words, or `None`."""
     try:
-        _validator(name)(arguments)
+        validate(arguments)
     except fastjsonschema.JsonSchemaValueException as error:
         where = str(error.name).replace("data", "arguments", 1)
         if error.rule == "additionalProperties":
@@ -149,14 +171,14 @@ class RoomIndex:
         self._built: dict[str, Any] = {}
         self._worlds: dict[tuple[State, frozenset[str], str], World] = {}
         self._moments: dict[tuple[float, str | None], Moment] = {}
-        self._lock = threading.Lock()
 
     def _once(self, name: str, build: Callable[[], T]) -> T:
-        with self._lock:
-            if name not in self._built:
-                self._built[name] = build()
-            found: T = self._built[name]
-            return found
+        if name not in self._built:
+            with LOCK:
+                if name not in self._built:
+                    self._built[name] = build()
+        found: T = self._built[name]
+        return found
 
     def _texts(self, name: str, texts: Iterable[tuple[int, str]]) -> TextIndex:
         def build() -> TextIndex:
@@ -221,7 +243,7 @@ class RoomIndex:
         return found
 
     def _keep(self, memory: dict[K, T], key: K, value: T) -> T:
-        with self._lock:
+        with LOCK:
             while len(memory) >= REMEMBERED:
                 del memory[next(iter(memory))]
             return memory.setdefault(key, value)
@@ -229,13 +251,15 @@ class RoomIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Content:
-    """Key of a shared index: rooms of one content and embedders of one fingerprint are equal."""
+    """Key of a shared index: rooms of one content and embedders of one fingerprint are equal; an
+    embedder without a fingerprint equals itself alone."""
 
     room: Room
     embedder: Embedder
 
-    def _values(self) -> tuple[str, str]:
-        return self.room.content_hash, fingerprint_of(self.embedder)
+    def _values(self) -> tuple[str, str | int]:
+        known = getattr(self.embedder, "fingerprint", None)
+        return self.room.content_hash, id(self.embedder) if known is None else str(known)
 
     def __hash__(self) -> int:
         return hash(self._values())
@@ -246,16 +270,15 @@ class _Content:
 
 @lru_cache(maxsize=256)
 def _index_of(content: _Content) -> RoomIndex:
-    return RoomIndex(content.room, content.embedder)
-
-
-_INDEX_LOCK = threading.Lock()
+    return RoomIndex(strip_room(content.room), content.embedder)
 
 
 def shared_index(room: Room, embedder: Embedder) -> RoomIndex:
     """Return the process's one index of this content and embedder."""
-    with _INDEX_LOCK:
-        return _index_of(_Content(room, embedder))
+    content = _Content(room, embedder)
+    hash(content)
+    with LOCK:
+        return _index_of(content)
 
 
 def _same_questions(faqs: Sequence[Faq]) -> list[frozenset[int]]:
@@ -269,8 +292,8 @@ def _same_questions(faqs: Sequence[Faq]) -> list[frozenset[int]]:
 
 def _product_fields(product: Product) -> list[tuple[str, float]]:
     fields = [(product.name, 1.0), (product.merchant or "", 0.5)]
-    fields += [(f"{key} {value}", 0.6) for key, value in product.attributes.items()]
-    fields += [(" ".join(sku.spec.values()), 0.6) for sku in product.skus]
+    fields += [(f"{key} {value}", 0.7) for key, value in product.attributes.items()]
+    fields += [(" ".join(sku.spec.values()), 0.7) for sku in product.skus]
     return fields
 
 
@@ -311,10 +334,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool's function, `run(world, **arguments)`, and whether it changes the state."""
+    """A tool's function, `run(world, **arguments)`."""
 
     run: Callable[..., Outcome]
     mutates: bool = False
+    """Whether it changes the state."""
+    held_out: bool = False
+    """Whether it is offered only by name, so that a policy can be tried on a tool it never saw."""
 
 
 class _Mistake(ToolError):
@@ -358,21 +384,26 @@ def search_product_by_keyword(world: World, keyword: str) -> Outcome:
         entries.append(_product_entry(product, promotions, world.language))
         currency = CURRENCIES[world.index.room.language]
         facts += product_facts(product, promotions, currency, world.language)
-    return Outcome(_results(world, entries), tuple(facts))
+    return Outcome(_results(world, entries), tuple(dict.fromkeys(facts)))
 
 
 def find_products(world: World, keyword: str) -> list[Product]:
     """Return the listed products that the keyword names, best first, at most `PRODUCT_HITS`."""
-    links = [world.product_by_link(number) for number in link_numbers(keyword)]
-    named = [product for product in links if product is not None]
-    if named:
+    numbers = link_numbers(keyword)
+    named = [product for n in numbers if (product := world.product_by_link(n)) is not None]
+    if numbers:
         return named[:8]
     listed = {product.product_id: product for product in world.room.products}
-    allowed = [i for i, p in enumerate(world.index.room.products) if p.product_id in listed]
-    hits = world.index.product_words.search(keyword, PRODUCT_HITS, allowed=allowed)
+    allowed = {i for i, p in enumerate(world.index.room.products) if p.product_id in listed}
+    hits = world.index.product_words.search(keyword, len(allowed), allowed=allowed)
+    alike = [number for number, score in hits if score == hits[0][1]]
     if not hits:
         hits = _nearest(world, world.index.product_texts, keyword, PRODUCT_HITS, allowed)
-    return [listed[world.index.room.products[i].product_id] for i, _ in hits]
+    elif len(alike) > 1 and hits[0][1] < 1:  # words decide nothing, and leave some unfound
+        texts = world.index.product_texts
+        near = texts.search(keyword, len(alike), allowed=alike, floor=-1.0)
+        hits = [*near, *hits[len(near) :]] if len(near) == len(alike) else hits
+    return [listed[world.index.room.products[i].product_id] for i, _ in hits[:PRODUCT_HITS]]
 
 
 def _product_entry(
@@ -510,6 +541,23 @@ def _fact(
     return Fact(record, field, value, unit, str(words["unknown"] if value is None else value))
 
 
+def compare_products(world: World, link_nos: Sequence[int]) -> Outcome:
+    """Put price, coupon price and stock of several products side by side."""
+    entries, facts = [], []
+    f = wording(world.language)["fields"]
+    keys = [f[key] for key in ("link_no", "name", "price", "coupon_price", "stock")]
+    fields = {"link_no", "name", "price", "coupon_price", "stock"}
+    currency = CURRENCIES[world.index.room.language]
+    for link_no in dict.fromkeys(link_nos):
+        product = _linked(world, link_no)
+        entry = _product_entry(product, (), world.language)
+        entries.append({key: entry[key] for key in keys})
+        record = f"product:{product.product_id}"
+        stated = product_facts(product, (), currency, world.language)
+        facts += [fact for fact in stated if fact.record == record and fact.field in fields]
+    return Outcome(_results(world, entries), tuple(facts))
+
+
 # --- texts -----------------------------------------------------------------------------------
 
 
@@ -546,7 +594,8 @@ def find_faqs(world: World, query: str, limit: int) -> list[Faq]:
         if number not in asked:
             same = allowed & world.index.same_questions[number]
             best = min(same, key=lambda i: (scopes[faqs[i].scope], i != number, i))
-            found.append(faqs[best])
+            if best not in asked:
+                found.append(faqs[best])
             asked |= same
     return found[:limit]
 
@@ -589,11 +638,13 @@ def _script_entry(segment: ScriptSegment, at_s: float, words: Mapping[str, Any])
 def search_comments(world: World, query: str) -> Outcome:
     """Find earlier comments by meaning, with what the host answered."""
     comments = world.index.room.comments
-    allowed = [
+    opened = [i for i, c in enumerate(comments) if c.comment_id in world.open_comments]
+    now = (world.state.at_s, max(opened, default=len(comments)))
+    allowed = {
         i
         for i, comment in enumerate(comments)
-        if comment.at_s <= world.state.at_s and comment.comment_id not in world.open_comments
-    ]
+        if (comment.at_s, i) <= now and comment.comment_id not in world.open_comments
+    }
     near = _nearest(world, world.index.comments, query, TEXT_HITS, allowed)
     hits = [comments[i] for i, _ in near]
     if not hits:
@@ -636,7 +687,7 @@ def get_reply_rule(world: World, intent: str | Sequence[str]) -> Outcome:
             known = _known_intents(world, given)
             raise _Mistake("unknown_intent", given=given, known_intents=known)
         entry = {f["intent"]: rule.intent, f["rule"]: rule.rule}
-        if rule.intent == "*":
+        if fold(rule.intent) == "*":
             entry[f["note"]] = wording(world.language)["last_resort"]
         entries.append(entry)
         facts.append(Fact(f"rule:{rule.rule_id}", "rule", rule.rule, None, rule.rule))
@@ -653,7 +704,9 @@ def find_rule(world: World, intent: str) -> ReplyRule | None:
         for rule in world.room.reply_rules
         if rule.scope in scopes and fold(rule.intent) in (wanted, "*")
     ]
-    return min(fitting, key=lambda rule: (rule.intent == "*", scopes[rule.scope]), default=None)
+    return min(
+        fitting, key=lambda rule: (fold(rule.intent) == "*", scopes[rule.scope]), default=None
+    )
 
 
 def _known_intents(world: World, given: str) -> list[str]:
@@ -661,7 +714,8 @@ def _known_intents(world: World, given: str) -> list[str]:
     intents = {i: r.intent for i, r in enumerate(world.room.reply_rules) if r.scope in scopes}
     near = nearest(given, intents.values())
     hits = world.index.intents.search(given, len(intents), allowed=intents, floor=-1.0)
-    return list(dict.fromkeys([*near, *(intents[i] for i, _ in hits), *intents.values()]))
+    known = dict.fromkeys([*near, *(intents[i] for i, _ in hits), *intents.values()])
+    return list(known)[:KNOWN_INTENTS]
 
 
 def _unknown_intent(world: World, known: object, **details: object) -> str:
@@ -692,7 +746,7 @@ def show_image(world: World, link_no: int, image: str) -> Outcome:
     link_no = int(link_no)
     product = _linked(world, link_no)
     if image not in product.images:
-        raise _Mistake("unknown_image", given=image, known=", ".join(product.images) or "-")
+        raise _Mistake("unknown_image", given=image, known=_some(product.images))
     fact = Fact(f"product:{product.product_id}", "image", image, None, image)
     state = replace(world.state, shown_image=(product.product_id, image))
     return _written(world, {"link_no": link_no, "image": image}, (fact,), state)
@@ -709,8 +763,14 @@ def _linked(world: World, link_no: int) -> Product:
     product = world.product_by_link(link_no)
     if product is None:
         links = [str(p.link_no) for p in world.room.products if p.link_no is not None]
-        raise _Mistake("unknown_link", given=link_no, known=", ".join(links) or "-")
+        raise _Mistake("unknown_link", given=link_no, known=_some(links))
     return product
+
+
+def _some(names: Sequence[str]) -> str:
+    """List names for an error, the first fifty of many."""
+    more = ", …" if len(names) > 50 else ""
+    return _clipped(", ".join(names[:50]) + more, 500) if names else "-"
 
 
 def _written(
@@ -751,4 +811,6 @@ TOOLS: dict[str, Tool] = {
     "move_product": Tool(move_product, mutates=True),
     "show_image": Tool(show_image, mutates=True),
     "hand_off": Tool(hand_off, mutates=True),
+    "compare_products": Tool(compare_products, held_out=True),
 }
+DEFAULT_TOOLS = tuple(name for name, one in TOOLS.items() if not one.held_out)

@@ -7,6 +7,7 @@ checks and serializes them. Nothing here has behaviour beyond building and readi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
@@ -148,6 +149,8 @@ class Message:
     def to_openai(self) -> dict[str, Any]:
         """Return the message as an OpenAI chat message, arguments as JSON text."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
         if self.tool_calls:
             message["tool_calls"] = [_openai_call(call) for call in self.tool_calls]
         if self.tool_call_id is not None:
@@ -211,7 +214,7 @@ class TurnEvent:
 
     kind: str
     """`tool_limit`, `invalid_call`, `tool_error`, `missing_rule`, `reminder`, `reply_too_long`,
-    `cut`, `surrogates_replaced`, `unknown_cover`, `hand_off`, or a sandbox's own."""
+    `empty_reply`, `cut`, `surrogates_replaced`, `unknown_cover`, `hand_off`, or a sandbox's own."""
     detail: str = ""
     call_id: str | None = None
 
@@ -426,7 +429,11 @@ class Action:
 
 
 def _ids(ids: str | Sequence[str]) -> tuple[str, ...]:
-    return (ids,) if isinstance(ids, str) else tuple(ids)
+    listed = (ids,) if isinstance(ids, str) else tuple(ids)
+    for one in listed:
+        if not isinstance(one, str):
+            raise TypeError(f"got comment id {one!r}; comment ids are text")
+    return listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +483,9 @@ class Status(StrEnum):
     JUDGE_ERROR = "judge_error"
 
 
+_CAUSES = (None, "no_truth", "not_applicable", "judge_error", "refused", "timeout")
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """One named number that a reward hook gives to an agent."""
@@ -492,6 +502,15 @@ class Score:
     cause: Literal["no_truth", "not_applicable", "judge_error", "refused", "timeout"] | None = None
     """Why `value` is missing."""
 
+    def __post_init__(self) -> None:
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(
+                f"score `{self.name}` is {self.value}; it is a finite number or `None`"
+            )
+        if self.cause not in _CAUSES:
+            known = ", ".join(f"`{cause}`" for cause in _CAUSES if cause)
+            raise ValueError(f"score `{self.name}` has cause `{self.cause}`; known are {known}")
+
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
@@ -500,6 +519,9 @@ class Rewards:
     __pydantic_config__: ClassVar[ConfigDict] = _VALUE_CONFIG
 
     scores: tuple[Score, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", tuple(self.scores))
 
     def total(self, agent: str | None = None) -> float | None:
         """Return the weighted sum of the episode scores of `agent`; of all agents, their mean.
@@ -565,11 +587,10 @@ class Trajectory(BaseModel):
 
     @property
     def reply(self) -> str | None:
-        """The text of the last message without tool calls, or `None`."""
-        for turn in reversed(self.turns):
-            if not turn.action.message.tool_calls:
-                return turn.action.message.content
-        return None
+        """The text of the reply that ended the episode, or `None`."""
+        if self.stop_reason not in (StopReason.REPLIED, StopReason.REPLIED_WITHOUT_RULE):
+            return None
+        return self.turns[-1].action.message.content
 
     @property
     def reward(self) -> float | None:

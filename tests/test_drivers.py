@@ -209,3 +209,16 @@ def test_sandbox_errors_are_the_only_ones_a_rollout_swallows() -> None:
     assert issubclass(SandboxError, RuntimeError)
     with pytest.raises(TypeError, match="pass an `Action`"):
         le.rollout(small_env(), Listed(3), seed=0)
+
+
+def test_a_wrappers_truncation_ends_the_rollout() -> None:
+    env = gym.make("LiveRoom-v0", room=small_room(), embedder="lexical", max_episode_steps=1)
+    trajectory = le.rollout(env, Listed(LOOK_UP, RULE, "好的"), seed=0)
+    assert (trajectory.stop_reason, trajectory.status) == ("turn_limit", "policy_truncated")
+    assert len(trajectory.turns) == 1
+
+
+def test_an_async_agent_is_sent_to_arollout() -> None:
+    agent: Any = AsyncListed(LOOK_UP)
+    with pytest.warns(RuntimeWarning), pytest.raises(TypeError, match="use `arollout`"):
+        le.rollout(small_env(), agent, seed=0)

@@ -28,7 +28,15 @@ import livestream_env as le
 from livestream_env.env import safe, transcript
 from livestream_env.errors import CommentNotFound, ResetNeeded, RoomNotFound, SandboxError
 from livestream_env.sandbox import LocalSandbox, Sandbox
-from livestream_env.types import Observation, Rewards, RoomView, Score, ToolCall, ToolResult
+from livestream_env.types import (
+    FrozenDict,
+    Observation,
+    Rewards,
+    RoomView,
+    Score,
+    ToolCall,
+    ToolResult,
+)
 
 RULE = le.Action.call("get_reply_rule", intent="物流")
 LOOK_UP = le.Action.call("search_faq", query="发货")
@@ -221,13 +229,16 @@ def test_options_override_room_and_comment(tmp_path: Path) -> None:
         env.reset(seed=0, options={"coment": "c1"})
     with pytest.raises(CommentNotFound, match="no comment `c999`"):
         env.reset(seed=0, options={"room": "snacks", "comment": "c999"})
+    with pytest.raises(CommentNotFound, match="at least one"):
+        env.reset(seed=0, options={"comment": []})
 
 
 @pytest.mark.row("R8")
 def test_an_episode_may_open_with_a_burst() -> None:
     env = small_env(comment="burst:2")
     assert env.reset(seed=0)[1]["comment_ids"] == ["c1", "c2"]
-    assert env.reset(seed=2)[1]["comment_ids"] == ["c3"]
+    assert env.reset(seed=1)[1]["comment_ids"] == ["c2", "c3"]
+    assert env.reset(seed=2)[1]["comment_ids"] == ["c1", "c2"]
     listed = small_env(comment=["c1", "c3"])
     observation, _ = listed.reset(seed=0)
     assert [comment.comment_id for comment in observation.comments] == ["c1", "c3"]
@@ -248,6 +259,14 @@ def test_an_episode_may_open_with_a_burst() -> None:
         ({"comment": "c9"}, CommentNotFound, "no comment `c9`"),
         ({"comment": []}, CommentNotFound, "at least one"),
         ({"comment": "burst:x"}, ValueError, "burst:3"),
+        ({"comment": "burst:4"}, CommentNotFound, "too few for 4"),
+        ({"comment": 3}, TypeError, "list of ids"),
+        ({"episode_timeout_s": "8"}, ValueError, "above 0"),
+        ({"episode_timeout_s": -1}, ValueError, "above 0"),
+        ({"tools": "search_faq"}, TypeError, "list of tool names"),
+        ({"sandbox": 3}, TypeError, "`local`"),
+        ({"sandbox": lambda room: None}, TypeError, "no `Sandbox`"),
+        ({"sandbox": lambda room: None, "language": "en"}, ValueError, "no effect"),
         ({"tools": ["serch_faq"]}, ValueError, "Did you mean `search_faq`"),
         ({"sandbox": "lokal"}, ValueError, "local"),
         ({"embedder": "lexikal"}, ValueError, "lexical"),
@@ -562,6 +581,102 @@ def test_sandboxes_of_every_form_play_one_transcript() -> None:
     assert len(played) == 1
 
 
+@pytest.mark.parametrize(
+    "result",
+    [None, {"content": "{}"}, ToolResult("other", "{}"), ToolResult("call_0_0", None)],  # type: ignore[arg-type]
+)
+def test_what_is_no_result_of_the_call_is_infrastructures_failure(result: Any) -> None:
+    class Wrong(Failing):
+        def call(self, call: ToolCall) -> ToolResult:
+            return result
+
+    env = le.LiveRoomEnv(small_room(), sandbox=Wrong, on_env_error="truncate")
+    env.reset(seed=0)
+    *_, truncated, info = env.step(LOOK_UP)
+    assert (truncated, info["status"]) == (True, "env_error")
+    env.reset(seed=0)
+
+
+@pytest.mark.parametrize("form", [lambda call, result: None, lambda call, result: 1 / 0])
+def test_a_result_format_that_fails_ends_the_episode(form: Any) -> None:
+    env = small_env(result_format=form)
+    env.reset(seed=0)
+    with pytest.raises((ZeroDivisionError, ValueError)):
+        env.step(LOOK_UP)
+    assert env.trajectory.stop_reason == "aborted"
+    with pytest.raises(ResetNeeded):
+        env.step(LOOK_UP)
+
+
+def test_a_sandbox_of_another_room_is_refused() -> None:
+    other = LocalSandbox(small_room(title="别家"), embedder="lexical")
+    env = le.LiveRoomEnv(small_room(), sandbox=other)
+    with pytest.raises(le.RoomMismatch, match="the same room"):
+        env.reset(seed=0)
+
+
+def test_a_sandbox_that_was_given_stays_open() -> None:
+    given = LocalSandbox(small_room(), embedder="lexical", tools=["search_faq"])
+    env = le.LiveRoomEnv(small_room(), sandbox=given)
+    assert [spec.name for spec in env.action_space.specs] == ["search_faq"]  # type: ignore[attr-defined]
+    env.reset(seed=0)
+    env.close()
+    given.call(ToolCall("x", "search_faq", FrozenDict(query="发货")))
+
+
+@pytest.mark.parametrize("how", ["truncate", "timeout"])
+def test_failed_episodes_are_not_scored(how: str) -> None:
+    def rubric(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
+        return Rewards((Score("always", 5.0),))
+
+    if how == "truncate":
+        env = failing_env(0, on_env_error="truncate", rubric=rubric)
+    else:
+        env = small_env(episode_timeout_s=1e-6, rubric=rubric)
+    env.reset(seed=0)
+    _, reward, *_ = env.step(LOOK_UP)
+    assert math.isnan(reward)
+    assert env.trajectory.rewards is None
+    assert env.trajectory.turns[-1].reward is None
+
+
+def test_a_fork_has_a_time_limit_of_its_own() -> None:
+    env = small_env(episode_timeout_s=0.1)
+    env.reset(seed=0)
+    env.step(LOOK_UP)
+    time.sleep(0.11)
+    fork = env.fork()
+    *_, truncated, _ = fork.step(RULE)
+    assert not truncated
+
+
+@pytest.mark.parametrize("returned", [1.0, None, [Score("x", 1.0)]])
+def test_a_rubric_that_returns_something_else_is_told_what_to_return(returned: Any) -> None:
+    env = small_env(rubric=lambda trajectory, room: returned)
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="it returns `Rewards`"):
+        env.step("好的")
+
+
+def test_embedders_of_one_class_do_not_share_an_index() -> None:
+    class Constant:
+        floor = -1.0
+
+        def __init__(self, turned: bool) -> None:
+            self.turned = turned
+
+        def embed(self, texts: Sequence[str]) -> Any:
+            rows = [[1.0, 0.0] if ("退货" in t) is not self.turned else [0.0, 1.0] for t in texts]
+            return np.array(rows, np.float32)
+
+    found = []
+    for turned in (False, True):
+        sandbox = LocalSandbox(small_room(), embedder=Constant(turned))
+        sandbox.reset(seed=0, comments=["c1"])
+        found.append(sandbox.index)
+    assert found[0] is not found[1]
+
+
 # --- wrappers, vectors, threads --------------------------------------------------------------
 
 
@@ -713,6 +828,17 @@ def test_human_rendering_prints_what_is_new(capsys: pytest.CaptureFixture[str]) 
     assert "search_faq" in second
     env.render()
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "gbk"])
+def test_a_terminal_that_cannot_show_a_character_shows_its_escape(encoding: str) -> None:
+    code = (
+        "import livestream_env as le;"
+        "env = le.LiveRoomEnv('snacks', embedder='lexical', render_mode='human');"
+        "env.reset(seed=0); env.step('好的😊')"
+    )
+    environment = {"PYTHONIOENCODING": encoding, "PATH": ""}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:

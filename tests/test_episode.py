@@ -21,8 +21,10 @@ LOOK_UP = Action.call("search_faq", query="发货")
 class Play:
     """An episode and its sandbox, moved on together."""
 
-    def __init__(self, comments: Sequence[str] = ("c1",), **options: Any) -> None:
-        room = small_room()
+    def __init__(
+        self, comments: Sequence[str] = ("c1",), *, room: le.Room | None = None, **options: Any
+    ) -> None:
+        room = room or small_room()
         self.sandbox = LocalSandbox(room, embedder="lexical")
         view = self.sandbox.reset(seed=0, comments=comments)
         opened = [room.comment(comment_id) for comment_id in comments]
@@ -179,7 +181,7 @@ def test_an_abort_ends_from_outside_and_keeps_the_pending_action(
 
 
 def test_an_abort_for_an_unknown_reason_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="length, driver, env_error"):
+    with pytest.raises(ValueError, match="length, turns, driver, env_error"):
         Play().episode.abort("nonsense")  # type: ignore[arg-type]
 
 
@@ -471,3 +473,99 @@ def test_lone_surrogates_become_a_replacement_character_with_an_event() -> None:
     assert play.events == ["surrogates_replaced"]
     text = play.episode.trajectory.model_dump_json()
     assert le.Trajectory.model_validate_json(text) == play.episode.trajectory
+
+
+@pytest.mark.parametrize("text", ["", "  ", "<think>还没想完"])
+def test_an_empty_reply_ends_the_episode_and_answers_nothing(text: str) -> None:
+    play = Play()
+    play.steps(RULE, text)
+    assert play.episode.stop_reason is StopReason.REPLIED
+    assert play.episode.tasks == {"c1": "failed"}
+    assert play.events == ["empty_reply"]
+    assert Play().steps(RULE, Action.reply("", speech="好的")).tasks == {"c1": "answered"}
+
+
+@pytest.mark.parametrize(
+    ("options", "actions"),
+    [
+        ({}, [RULE, cut(Action.reply("好"))]),
+        ({"on_missing_rule": "remind", "max_turns": 1}, ["好的"]),
+        ({}, [LOOK_UP]),
+        ({"agents": TWO_AGENTS}, ["好的"]),
+    ],
+)
+def test_only_an_accepted_reply_is_the_reply(options: Any, actions: list[object]) -> None:
+    assert Play(**options).steps(*actions).trajectory.reply is None
+
+
+def test_without_the_rule_tool_no_rule_is_needed() -> None:
+    play = Play(specs=[])
+    play.step("好的")
+    assert play.episode.stop_reason is StopReason.REPLIED
+
+
+@pytest.mark.parametrize("agents", ["host", (), ("host", "replier"), ("replier",)])
+def test_other_agents_are_refused(agents: Any) -> None:
+    with pytest.raises(ValueError, match="tool_caller"):
+        Play(agents=agents)
+
+
+@pytest.mark.parametrize("made", [[], "text", [{"role": "user"}], None])
+def test_a_prompt_returns_messages(made: Any) -> None:
+    with pytest.raises(TypeError, match="list of `Message`"):
+        Play(prompt=lambda view, tools, *, max_same_tool: made)
+
+
+BURST = {
+    "comments": [
+        {"comment_id": "b1", "viewer": "甲", "at_s": 1, "text": "多大码", "follow_ups": [
+            {"text": "170", "when": ["身高"]}]},
+        {"comment_id": "b2", "viewer": "乙", "at_s": 2, "text": "我也问问", "follow_ups": [
+            {"text": "155", "when": ["身高"]}]},
+        {"comment_id": "b3", "viewer": "丙", "at_s": 3, "text": "同问尺码", "same_as": "b1"},
+    ]
+}  # fmt: skip
+
+
+def burst() -> Play:
+    return Play(["b1", "b2", "b3"], room=small_room(**BURST))
+
+
+@pytest.mark.row("R8", "R89")
+def test_in_a_burst_the_viewer_whose_comment_is_covered_answers() -> None:
+    play = burst()
+    asks = Action(Action.reply("您身高多少呢？").message, covers=("b2",))
+    observation = play.steps(RULE, asks).turns[-1].messages
+    assert observation[0].content == "155"
+
+
+@pytest.mark.row("R8")
+def test_what_an_asking_reply_answers_beside_stays_answered_and_repeats_count() -> None:
+    play = burst()
+    asks = Action(Action.reply("乙看2号；甲您身高多少呢？").message, covers=("b2", "b1"))
+    play.steps(RULE, asks)
+    assert play.episode.tasks == {"b1": "pending", "b2": "answered", "b3": "pending"}
+    assert [c.comment_id for c in play.episode.open_comments] == ["b1", "b3"]
+    assert play.episode.fork().tasks == play.episode.tasks
+    play.steps(RULE, Action.reply("穿L", covers=["b1"]))
+    assert play.episode.tasks == {"b1": "answered", "b2": "answered", "b3": "answered"}
+
+
+def test_calls_that_cannot_run_do_not_use_up_the_limit_of_their_message() -> None:
+    play = Play()
+    good, bad = ("search_faq", {"query": "发货"}), ("search_faq", {})
+    play.step(Action.calls(bad, bad, good, ("nope", {}), ("nope", {}), ("nope", {})))
+    errors = [result.error for result in play.episode.turns[0].results]
+    assert errors == ["invalid_arguments"] * 2 + [None] + ["unknown_tool"] * 3
+
+
+def test_another_answer_or_a_new_look_up_of_the_rule_is_another_situation() -> None:
+    rule = Action.call("get_reply_rule", intent="尺码")
+    keys = set()
+    for asked in ("身高呢？", "体重呢？"):
+        play = Play(comments=["c2"])
+        play.steps(rule, asked)
+        keys.add(play.episode.state_key)
+        play.step(rule)
+        keys.add(play.episode.state_key)
+    assert len(keys) == 4

@@ -1042,8 +1042,8 @@ texts = st.text(max_size=8)
 plain = st.text(min_size=1, max_size=6).filter(str.strip)
 seconds = st.floats(-1e6, 1e6)
 prices = st.none() | texts | st.floats(0, 1e6) | st.integers(0, 10**30)
-stocks = st.none() | st.integers(0, 10**20)
-numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+stocks = st.none() | st.integers(0, 10**9)
+numbers = st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9)
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | numbers | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),

@@ -245,10 +245,10 @@ def undescribed(value: Any) -> Any:
 
 
 def test_the_folders_hold_the_tools_and_nothing_else() -> None:
-    assert tuple(TOOLS) == NAMES
+    assert tuple(name for name, one in TOOLS.items() if not one.held_out) == NAMES
     for language in ("zh", "en"):
         files = {path.stem for path in (ROOT / "tool_specs" / language).iterdir()}
-        assert files == set(NAMES)
+        assert files == set(TOOLS)
 
 
 @pytest.mark.row("R17")

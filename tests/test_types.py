@@ -342,7 +342,7 @@ def test_messages_and_specs_are_written_for_openai_clients() -> None:
 def test_the_transcript_is_prompt_then_each_turns_messages() -> None:
     prompt = TRAJECTORY.prompts["host"]
     assert TRAJECTORY.messages == (*prompt, ACTION.message, TURN.messages[0])
-    assert TRAJECTORY.reply is None
+    assert TRAJECTORY.model_copy(update={"stop_reason": StopReason.TURN_LIMIT}).reply is None
     said = Turn("host", Action.reply("有货"))
     assert TRAJECTORY.model_copy(update={"turns": (TURN, said)}).reply == "有货"
     assert TRAJECTORY.model_copy(update={"prompts": {}, "turns": ()}).messages == ()
@@ -398,3 +398,24 @@ def test_no_scores_are_no_total() -> None:
     assert total(Score("a", 1.0, 0.0)) is None
     assert TRAJECTORY.model_copy(update={"rewards": None}).reward is None
     assert TRAJECTORY.model_copy(update={"rewards": Rewards((Score("a", 1.0),))}).reward == 1.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_is_finite(value: float) -> None:
+    with pytest.raises(ValueError, match="finite number or `None`"):
+        Score("x", value)
+
+
+def test_a_score_names_a_known_cause() -> None:
+    with pytest.raises(ValueError, match="known are `no_truth`"):
+        Score("x", None, cause="because")  # type: ignore[arg-type]
+
+
+def test_rewards_of_a_list_equal_those_of_a_tuple() -> None:
+    assert Rewards([Score("x", 1.0)]) == Rewards((Score("x", 1.0),))  # type: ignore[arg-type]
+
+
+def test_comment_ids_are_text() -> None:
+    assert Action.reply("好", covers="c1").covers == ("c1",)
+    with pytest.raises(TypeError, match="comment ids are text"):
+        Action.reply("好", covers=[1])  # type: ignore[list-item]

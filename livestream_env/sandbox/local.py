@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from livestream_env.custom_tools import CustomTool, ToolContext, ToolSource, resolve_tools
 from livestream_env.errors import SandboxError
 from livestream_env.retrieval import Embedder, fingerprint_of, make_embedder
 from livestream_env.rooms import Comment, Room
 from livestream_env.tools import (
-    TOOLS,
+    LOCK,
     Outcome,
     RoomIndex,
     World,
@@ -23,7 +23,6 @@ from livestream_env.tools import (
     reply_so_far,
     run_tool,
     shared_index,
-    tool_specs,
 )
 from livestream_env.types import (
     CommentView,
@@ -56,14 +55,19 @@ class LocalSandbox:
         *,
         language: str | None = None,
         embedder: str | Embedder = "use-multilingual",
-        tools: Sequence[str] | None = None,
+        tools: Sequence[ToolSource] | None = None,
         memory: bool = True,
+        tool_timeout_s: float | None = None,
     ) -> None:
         self.room = room
         self.language = language or room.language
-        self.specs: tuple[ToolSpec, ...] = tool_specs(self.language, tools)
+        self.specs: tuple[ToolSpec, ...]
+        self.specs, self._own = resolve_tools(tools, self.language)
         self._names = {spec.name for spec in self.specs}
+        self._pure = {spec.name for spec in self.specs if spec.pure} - set(self._own)
         self._memory = memory
+        self._timeout_s = tool_timeout_s
+        self._seed = 0
         self._embedder = make_embedder(embedder)
         self._index: RoomIndex | None = None
         self._world: World | None = None
@@ -89,29 +93,58 @@ class LocalSandbox:
         return self._index
 
     def reset(self, *, seed: int, comments: Sequence[str]) -> RoomView:
-        """Start an episode on these comments; `seed` is for tools that draw, and none here does.
+        """Start an episode on these comments; `seed` is for a user's own tools that draw.
 
         Raises:
             CommentNotFound: the room has no such comment.
         """
         view, self._world = _opened(self.index, tuple(comments), self.language)
         self._calls = 0
+        self._seed = seed
         self._states = [(0, view.state)]
         return view
 
     def call(self, call: ToolCall) -> ToolResult:
         """Run one call on the room as of now."""
-        world = self._world
-        if world is None:
+        world = self._begin_call()
+        name = call.name
+        if name in self._own:
+            own = self._own[name]
+            outcome = self._once(world, own, call) or own.run(
+                world, self._context(world), call.arguments
+            )
+            self._remember(world, own, call, outcome)
+        else:
+            outcome = self._bundled(world, call)
+        return self._end_call(world, call, outcome)
+
+    async def acall(self, call: ToolCall) -> ToolResult:
+        """Run one call as `call` does, awaiting a user's own tool."""
+        world = self._begin_call()
+        if call.name not in self._own:
+            return self._end_call(world, call, self._bundled(world, call))
+        own = self._own[call.name]
+        outcome = self._once(world, own, call)
+        if outcome is None:
+            outcome = await own.arun(world, self._context(world), call.arguments)
+        self._remember(world, own, call, outcome)
+        return self._end_call(world, call, outcome)
+
+    def _begin_call(self) -> World:
+        if self._world is None:
             raise SandboxError("the sandbox has no episode; call `reset` first")
         self._calls += 1
+        return self._world
+
+    def _bundled(self, world: World, call: ToolCall) -> Outcome:
         name = call.name
         if name not in self._names:
-            outcome = self._unknown_tool(name)
-        elif self._memory and name in _PURE:
-            outcome = _remembered(world, name, call.arguments)
-        else:
-            outcome = run_tool(world, name, call.arguments)
+            return self._unknown_tool(name)
+        if self._memory and name in self._pure:
+            return _remembered(world, name, call.arguments)
+        return run_tool(world, name, call.arguments)
+
+    def _end_call(self, world: World, call: ToolCall, outcome: Outcome) -> ToolResult:
         state = outcome.state
         if state is not None:
             self._states.append((self._calls, state))
@@ -119,6 +152,29 @@ class LocalSandbox:
         return ToolResult(
             call.id, outcome.content, outcome.data, outcome.error, state, outcome.events
         )
+
+    def _context(self, world: World) -> ToolContext:
+        comments = tuple(sorted(world.open_comments))
+        content = self.index.room.content_hash
+        return ToolContext(
+            room=world.room,
+            state=world.state,
+            seed=self._seed,
+            comments=comments,
+            language=self.language,
+            timeout_s=self._timeout_s,
+            idempotency_key=f"{content}:{self._seed}:{','.join(comments)}:{self._calls}",
+        )
+
+    def _once(self, world: World, own: CustomTool, call: ToolCall) -> Outcome | None:
+        """Return the remembered outcome of a pure tool of the user's own."""
+        if not (self._memory and own.pure):
+            return None
+        return _MEMORY.get((world, own, call.arguments.canonical))
+
+    def _remember(self, world: World, own: CustomTool, call: ToolCall, outcome: Outcome) -> None:
+        if self._memory and own.pure:
+            _keep((world, own, call.arguments.canonical), outcome)
 
     def _unknown_tool(self, name: str) -> Outcome:
         known = ", ".join(spec.name for spec in self.specs)
@@ -148,27 +204,29 @@ class LocalSandbox:
         self._world = None
 
 
-_PURE = frozenset(name for name, tool in TOOLS.items() if not tool.mutates)
-_MEMORY: OrderedDict[tuple[World, str, str], Outcome] = OrderedDict()
-_MEMORY_LOCK = threading.Lock()
+_Key = tuple[World, Hashable, str]
+_MEMORY: OrderedDict[_Key, Outcome] = OrderedDict()
 REMEMBERED = 65536
 
 
 def _remembered(world: World, name: str, arguments: FrozenDict) -> Outcome:
-    """Run a pure tool once per world and arguments, in one LRU of the process."""
+    """Run a pure bundled tool once per world and arguments, in one LRU of the process."""
     key = (world, name, arguments.canonical)
     found = _MEMORY.get(key)
     if found is None:
         found = run_tool(world, name, arguments)
-        with _MEMORY_LOCK:
-            _MEMORY[key] = found
-            if len(_MEMORY) > REMEMBERED:
-                _MEMORY.popitem(last=False)
+        _keep(key, found)
     elif len(_MEMORY) > REMEMBERED // 2:
-        with _MEMORY_LOCK:
-            if key in _MEMORY:
-                _MEMORY.move_to_end(key)
+        _keep(key, found)
     return found
+
+
+def _keep(key: _Key, outcome: Outcome) -> None:
+    with LOCK:
+        _MEMORY[key] = outcome
+        _MEMORY.move_to_end(key)
+        if len(_MEMORY) > REMEMBERED:
+            _MEMORY.popitem(last=False)
 
 
 # --- what the host sees at the start ---------------------------------------------------------
@@ -180,10 +238,11 @@ def _opened(
 ) -> tuple[RoomView, World]:
     room = index.room
     opened = [room.comment(comment_id) for comment_id in comment_ids]
-    latest = max(opened, key=lambda comment: comment.at_s)
+    order = {comment.comment_id: i for i, comment in enumerate(room.comments)}
+    latest = max(opened, key=lambda comment: (comment.at_s, order[comment.comment_id]))
     moment = index.moment(latest.at_s, latest)
     state = State(
-        latest.at_s,
+        latest.at_s + 0.0,
         moment.current_product,
         tuple(product.product_id for product in moment.room.products),
         moment.shown_image,
@@ -254,12 +313,13 @@ def _history(
     now: Room, opened: Sequence[Comment], latest: Comment, limit: int
 ) -> list[HistoryLine]:
     if latest.history is not None:
-        said = latest.history
-        return [HistoryLine(x.by, x.text, x.at_s, x.by == "host") for x in said]
+        own = latest.history
+        return [HistoryLine(line.by, line.text, line.at_s, line.by == "host") for line in own]
     open_ids = {comment.comment_id for comment in opened}
-    earlier = [comment for comment in now.comments if comment.comment_id not in open_ids]
+    said = sorted(now.comments, key=lambda comment: comment.at_s)
+    earlier = said[: said.index(latest)]
     lines: list[HistoryLine] = []
-    for comment in sorted(earlier, key=lambda comment: comment.at_s):
+    for comment in [comment for comment in earlier if comment.comment_id not in open_ids]:
         lines.append(HistoryLine(comment.viewer, comment.text, comment.at_s))
         reply = reply_so_far(comment, latest.at_s)
         if reply is not None:
