@@ -78,6 +78,11 @@ class _Task:
         return state if isinstance(state, dict) else {}
 
     @property
+    def is_reworded(self) -> bool:
+        """Whether a search in the viewer's own words comes back empty."""
+        return self.expected is not None and "skill=reword" in self.expected.provenance
+
+    @property
     def is_ignored(self) -> bool:
         return bool(self.asks) and all(ask.acts[0] == "ignore" for ask in self.asks)
 
@@ -92,7 +97,8 @@ class _Draft:
 
 
 class _Script:
-    """The scripted agent of one episode: look-ups, a second try, the rules, the reply."""
+    """The scripted agent of one episode: look-ups, those that need their results, a second try,
+    the rules, the reply."""
 
     def __init__(self, room: Room, comments: Sequence[Comment], language: str) -> None:
         self._room = room
@@ -103,6 +109,7 @@ class _Script:
         self._follow_ups = {f.text: f.expected for c in comments for f in c.follow_ups}
         self._same_tool = 2 * len(comments)
         self._used: Counter[str] = Counter()
+        self._waiting: list[_Task] = []
         self._stage = 0
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
@@ -135,21 +142,35 @@ class _Script:
     # --- look-ups -----------------------------------------------------------------------------
 
     def _look_up(self, found: Findings) -> list[Call]:
-        calls = self._searches(self._missing(found))
+        """Look up what each question needs first; `needed` is in the order of the look-ups."""
+        calls = self._searches(self._missing(found, first=True))
         for task in self._tasks:
+            if task.is_reworded:
+                calls.append(("search_product_by_keyword", {"keyword": _query(task.text)}))
             calls += self._absent(task) if task.asks else self._search_of(task)
-            calls += self._writes(task)
+            calls += [] if self._is_waiting(task, found) else self._writes(task)
+        self._waiting = [task for task in self._tasks if self._is_waiting(task, found)]
         return calls
 
-    def _look_again(self, found: Findings) -> list[Call]:
-        return self._searches(self._missing(found), again=True)
+    def _look_further(self, found: Findings) -> list[Call]:
+        """Look up and do what the first results name."""
+        calls = self._searches(self._missing(found))
+        return calls + [call for task in self._waiting for call in self._writes(task)]
 
-    def _missing(self, found: Findings) -> list[str]:
+    def _look_again(self, found: Findings) -> list[Call]:
+        return self._searches(self._missing(found, reworded=True), again=True)
+
+    def _is_waiting(self, task: _Task, found: Findings) -> bool:
+        """Tell whether what is to be done depends on a look-up that was not made yet."""
+        return bool(task.state and _unseen(task.asks, found))
+
+    def _missing(
+        self, found: Findings, *, first: bool = False, reworded: bool = False
+    ) -> list[str]:
         """Return the needed records that no tool result holds yet."""
-        seen = {record for record, _ in found.values}
-        needed = [n for task in self._tasks for ask in task.asks for n in ask.needed]
-        options = [(n,) if isinstance(n, str) else n for n in needed]
-        return list(dict.fromkeys(one[0] for one in options if not seen.intersection(one)))
+        tasks = [task for task in self._tasks if reworded or not task.is_reworded]
+        asks = [ask for task in tasks for ask in task.asks]
+        return _unseen(asks, found, first=first)
 
     def _searches(self, records: Sequence[str], *, again: bool = False) -> list[Call]:
         products = [p for record in records if (p := self._product(record)) is not None]
@@ -159,13 +180,25 @@ class _Script:
             if kind == "faq":
                 faq = next(faq for faq in self._room.faqs if faq.faq_id == name)
                 phrasings = (faq.question, *faq.similar)
-                calls.append(("search_faq", {"query": phrasings[-1 if again else 0][:200]}))
+                query = self._scoped(phrasings[-1 if again else 0], faq.scope)
+                calls.append(("search_faq", {"query": query[:200]}))
             elif kind == "script":
                 segment = next(s for s in self._room.script if s.segment_id == name)
                 calls.append(("search_script", {"query": _query(segment.text)}))
             elif kind == "comment":
                 calls.append(("search_comments", {"query": _query(self._room.comment(name).text)}))
         return calls
+
+    def _scoped(self, question: str, scope: str) -> str:
+        """Name a product of the FAQ's scope by its link, where the current one is not of it."""
+        latest = max(self._comments, key=lambda comment: comment.at_s)
+        now = room_as_of(self._room, latest.at_s, comment=latest)
+        holders = [product for product in now.room.products if scope in product.scopes]
+        links = [p.link_no for p in holders if p.link_no is not None]
+        is_current = any(p.product_id == now.current_product for p in holders)
+        if is_current or scope == "room" or not links:
+            return question
+        return f"{self._words['link'].format(link_no=links[0])} {question}"
 
     def _absent(self, task: _Task) -> list[Call]:
         """Search what the room does not sell, to know that it does not."""
@@ -329,10 +362,33 @@ class _Script:
 
 _STAGES = (
     _Script._look_up,
+    _Script._look_further,
     _Script._look_again,
     _Script._look_up_rules,
     _Script._look_up_known_rule,
 )
+
+
+def _unseen(asks: Sequence[Ask], found: Findings, *, first: bool = False) -> list[str]:
+    """Return the records needed but not found, of each question `first` those of its first tool."""
+    seen = {record for record, _ in found.values}
+    missing: dict[str, None] = {}
+    for ask in asks:
+        tool = ""
+        for needed in ask.needed:
+            options = (needed,) if isinstance(needed, str) else needed
+            tool = tool or _tool_of(options[0])
+            if first and _tool_of(options[0]) != tool:
+                break
+            if not seen.intersection(options):
+                missing[options[0]] = None
+    return list(missing)
+
+
+def _tool_of(record: str) -> str:
+    """Return what tells the tools apart that find records."""
+    kind = record.partition(":")[0]
+    return kind if kind in ("faq", "script", "comment") else "product"
 
 
 def _current_link(room: Room, comments: Sequence[Comment]) -> int | None:

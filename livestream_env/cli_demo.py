@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 DEMO_ROOM = "snacks"
 DEMO_COMMENTS = ("c41", "c10", "c14", "c23", "c49")
 TWO_COLUMNS = 100
+LEGEND = """\
+Each comment is answered twice: by the scripted agent, which knows what a good answer takes and
+looks it up, and by the workflow baseline: intent, one search, rule, reply.
+  * tool call   = its result, cut   > reply   < the viewer's next words   ! event   [ending]"""
 
 
 def run_demo(_: argparse.Namespace) -> int:
@@ -42,7 +46,9 @@ def run_demo(_: argparse.Namespace) -> int:
         env.reset(seed=0)
         agents: dict[str, Agent] = {"scripted": ScriptedAgent(room), "workflow": WorkflowAgent()}
         tallies = {name: Tally() for name in agents}
-        print(f"{safe_text(room.title)} (`{DEMO_ROOM}`): {len(DEMO_COMMENTS)} comments, two agents")
+        print(f"{safe_text(room.title)} (`{DEMO_ROOM}`): {len(DEMO_COMMENTS)} comments")
+        for line in LEGEND.split("\n"):
+            print("\n".join(wrapped(line, terminal_columns(TWO_COLUMNS))))
         for comment in map(room.comment, DEMO_COMMENTS):
             played = {}
             for name, agent in agents.items():
@@ -54,6 +60,8 @@ def run_demo(_: argparse.Namespace) -> int:
     rows = [tally.row(name) for name, tally in tallies.items()]
     print()
     print_table((*header, "tool calls an episode", "seconds"), rows)
+    told = "facts stated / asked: of what the comments ask for, how much the replies say"
+    print("\n".join(wrapped(told, terminal_columns(TWO_COLUMNS))))
     print(f"\nanswer one yourself: livestream-env play --room {DEMO_ROOM} --comment c41")
     return 0
 

@@ -60,9 +60,7 @@ def run_rollout(args: argparse.Namespace) -> int:
 
 def _every_episode(env: LiveRoomEnv, comment: str | None) -> int:
     """Return how many seeds visit everything once: comments, or rooms where `comment` is an id."""
-    if comment is None or comment.startswith("burst:"):
-        return sum(len(room.comments) for room in env.rooms)
-    return len(env.rooms)
+    return env.tasks if comment is None or ":" in comment else len(env.rooms)
 
 
 def _play_seeds(

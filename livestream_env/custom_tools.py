@@ -10,22 +10,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
+import os
 import re
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, partial
+from hashlib import blake2b
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, get_type_hints, overload
+from types import SimpleNamespace
+from typing import Any, TypeVar, get_type_hints, overload
 
-from pydantic import ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 
 from livestream_env.errors import SandboxError, ToolError, did_you_mean
 from livestream_env.rooms import Room
 from livestream_env.tools import (
+    LOCK,
     TOOLS,
     Outcome,
     World,
@@ -34,10 +42,11 @@ from livestream_env.tools import (
     schema_fault,
     to_json,
     tool_spec,
+    tool_specs,
     wording,
 )
-from livestream_env.types import Fact, State, ToolSpec, freeze
-from livestream_env.words import format_amount
+from livestream_env.types import Fact, FactValue, State, ToolSpec, freeze
+from livestream_env.words import clean_text
 
 UNITS: dict[str, tuple[str, float]] = {
     "yuan": ("yuan", 1.0),
@@ -56,6 +65,8 @@ UNITS: dict[str, tuple[str, float]] = {
 
 ENTRY_POINTS = "livestream_env.tools"
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
@@ -68,12 +79,13 @@ class ToolContext:
     seed: int
     """Seed of the episode, for tools that draw."""
     comments: tuple[str, ...]
-    """Ids of the open comments."""
+    """Ids of the comments that the episode is about."""
     language: str
     timeout_s: float | None
     """Seconds that the call may take; `None`: any."""
     idempotency_key: str
-    """The same for a repeat of the same call, for upstreams that must not act twice."""
+    """For upstreams that must not act twice: room, seed, comments, number of the call, tool and
+    arguments. The same call of a branch, or of the same episode played again, repeats it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +105,39 @@ class CustomTool:
         self,
         function: Callable[..., Any],
         *,
-        name: str,
-        pure: bool,
-        mutates: bool,
-        facts: Mapping[str, tuple[str, str]],
-        spec: ToolSpec | None,
+        name: str | None = None,
+        pure: bool = False,
+        mutates: bool = False,
+        facts: Mapping[str, tuple[str, str]] | None = None,
+        own_spec: ToolSpec | None = None,
     ) -> None:
+        if not inspect.isroutine(function):
+            raise TypeError(
+                f"`tool` got {function!r:.80}; it takes a function, and options by name"
+            )
         self.function = function
-        self.name = name
+        self.name = name or (function.__name__ if own_spec is None else own_spec.name)
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.name):
+            raise ValueError(
+                f"a tool is named `{self.name}`; chat APIs take 1 to 64 letters, digits, `_` and"
+                " `-`: give it a `name=`"
+            )
+        if pure and mutates:
+            raise ValueError(f"tool `{self.name}` is `pure` and `mutates`; a write cannot be both")
         self.pure = pure
         self.mutates = mutates
-        self.facts = dict(facts)
+        self.facts = _checked_facts(self.name, facts or {})
         self.is_async = inspect.iscoroutinefunction(function)
-        self._spec = spec
-        for label, (_, unit) in self.facts.items():
-            if unit not in UNITS:
-                known = ", ".join(f"`{one}`" for one in UNITS if one)
-                hint = did_you_mean(unit, UNITS)
-                raise ValueError(f"fact `{label}` has unit `{unit}`; known are {known}.{hint}")
+        self._own_spec = own_spec
+        self._model: type[BaseModel] | None = None
+        parameters = _parameters(function, self.name)
+        if own_spec is None:
+            self._model, told = _read(function, self.name, parameters)
+        else:
+            told = _checked_spec(function, self.name, own_spec)
+        self.spec = replace(told, name=self.name, mutates=mutates, pure=pure)
+        """What the policy is told: from the JSON file given, else from signature and docstring."""
+        self._validate = _compiled(self.spec)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -119,145 +146,249 @@ class CustomTool:
     def __repr__(self) -> str:
         return f"<tool {self.name} of {self.function.__module__}:{self.function.__qualname__}>"
 
+    def __deepcopy__(self, _: object) -> CustomTool:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_module, (self.function.__module__, self.function.__qualname__)
-
-    @cached_property
-    def spec(self) -> ToolSpec:
-        """What the policy is told: from the JSON file given, else from signature and docstring."""
-        made = self._spec or _spec_of(self.function, self.name)
-        return replace(made, name=self.name, mutates=self.mutates, pure=self.pure)
-
-    @cached_property
-    def _validate(self) -> Callable[[Mapping[str, Any]], object]:
-        return compiled_schema(json.dumps(self.spec.parameters))
-
-    def fault(self, world: World, arguments: Mapping[str, Any]) -> Outcome | None:
-        """Return the outcome of arguments that the schema refuses, or `None`."""
-        problem = schema_fault(self._validate, arguments)
-        if problem is None:
-            return None
-        content = error_content(world.language, "invalid_arguments", problem=problem)
-        return Outcome(content, error="invalid_arguments")
+        module, name = self.function.__module__, self.function.__qualname__
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return _from_module, (module, name)
+        remade = partial(
+            CustomTool,
+            name=self.name,
+            pure=self.pure,
+            mutates=self.mutates,
+            facts=self.facts,
+            own_spec=self._own_spec,
+        )
+        return remade, (self.function,)
 
     def run(self, world: World, context: ToolContext, arguments: Mapping[str, Any]) -> Outcome:
-        """Run the tool to its end, an async one too."""
-        refused = self.fault(world, arguments)
-        if refused is not None:
-            return refused
+        """Run the tool to its end; an async one in a loop that all sync callers share."""
+        if self.is_async:
+            made = self.arun(world, context, arguments)
+            return asyncio.run_coroutine_threadsafe(made, _shared_loop()).result()
         try:
-            if self.is_async:
-                returned = _run_to_end(_within(self.function(context, **arguments), context))
-            elif context.timeout_s is None:
-                returned = self.function(context, **arguments)
-            else:
-                returned = _in_time(lambda: self.function(context, **arguments), context.timeout_s)
-        except ToolError as error:
-            return _mistake(world, error)
-        return self._outcome(world, arguments, returned)
+            call = partial(
+                self.function, self._keyed(context, arguments), **self._values(arguments)
+            )
+            returned = call() if context.timeout_s is None else _in_time(call, context.timeout_s)
+            return self._outcome(world, arguments, returned)
+        except Exception as error:
+            return self._failed(world, error)
 
     async def arun(
         self, world: World, context: ToolContext, arguments: Mapping[str, Any]
     ) -> Outcome:
         """Run the tool; an async one is awaited, a sync one runs in a thread."""
-        refused = self.fault(world, arguments)
-        if refused is not None:
-            return refused
-        made = (
-            self.function(context, **arguments)
-            if self.is_async
-            else asyncio.to_thread(self.function, context, **arguments)
-        )
+        if not self.is_async:
+            return await asyncio.wrap_future(
+                _in_thread(partial(self.run, world, context, arguments))
+            )
+        limit = asyncio.timeout(context.timeout_s)
         try:
-            returned = await _within(made, context)
-        except ToolError as error:
-            return _mistake(world, error)
-        return self._outcome(world, arguments, returned)
+            values = self._values(arguments)
+            async with limit:
+                returned = await self.function(self._keyed(context, arguments), **values)
+            return self._outcome(world, arguments, returned)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failed(world, error)  # what the tool awaited was cancelled, not the caller
+        except Exception as error:
+            return self._failed(world, _too_slow(context.timeout_s) if limit.expired() else error)
+
+    def _keyed(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolContext:
+        """Add the call to its number: branches may make different calls under one number."""
+        canonical = freeze(arguments).canonical.encode("utf-8", "replace")
+        digest = blake2b(canonical, digest_size=8).hexdigest()
+        key = f"{context.idempotency_key}:{self.name}:{digest}"
+        return replace(context, idempotency_key=key)
+
+    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the hints say, copies of what was recorded."""
+        given: dict[str, Any] = json.loads(json.dumps(arguments))
+        problem = schema_fault(self._validate, given)
+        if problem is not None:
+            raise _InvalidArguments(problem)
+        if self._model is None:
+            return {key: given[key] for key in arguments}
+        try:
+            made = self._model.model_validate({key: given[key] for key in arguments})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in ("arguments", *first["loc"]))
+            raise _InvalidArguments(f"{where}: {first['msg']}") from None
+        return {
+            str(field.alias): getattr(made, key)
+            for key, field in self._model.model_fields.items()
+            if key in made.model_fields_set
+        }
 
     def _outcome(self, world: World, arguments: Mapping[str, Any], returned: Any) -> Outcome:
         output = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
         try:
             text = json.dumps(output.content, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise SandboxError(f"tool `{self.name}` returned no JSON: {error}") from error
-        content = json.loads(text)
-        facts = (*output.facts, *self._declared_facts(world, arguments, content))
-        return Outcome(to_json(content), facts, state=output.state)
+        if output.state is not None and not (self.mutates and isinstance(output.state, State)):
+            raise SandboxError(
+                f"tool `{self.name}` returned a state; declare `mutates=True`, and return a `State`"
+            )
+        if not all(isinstance(fact, Fact) for fact in output.facts):
+            raise SandboxError(f"tool `{self.name}` returned facts that are no `Fact`")
+        content = json.loads(clean_text(text))
+        stated = (*output.facts, *self._declared_facts(world, arguments, content))
+        return Outcome(to_json(content), tuple(dict.fromkeys(stated)), state=output.state)
+
+    def _failed(self, world: World, error: BaseException) -> Outcome:
+        """Return what the policy is told of its own mistake; all else is infrastructure's.
+
+        Raises:
+            SandboxError: `error` is no `ToolError`.
+        """
+        if isinstance(error, _InvalidArguments):
+            content = error_content(world.language, "invalid_arguments", problem=str(error))
+            return Outcome(content, error="invalid_arguments")
+        if isinstance(error, ToolError):
+            fields = wording(world.language)["fields"]
+            note = clean_text(str(error))
+            return Outcome(
+                to_json({fields["error"]: "tool_error", fields["note"]: note}), error="tool_error"
+            )
+        if isinstance(error, SandboxError):
+            raise error
+        raise SandboxError(f"tool `{self.name}` failed: {error!r}") from error
 
     def _declared_facts(
         self, world: World, arguments: Mapping[str, Any], content: Any
-    ) -> list[Fact]:
-        entries = content if isinstance(content, list) else [content]
-        return [
-            fact
-            for entry in entries
-            if isinstance(entry, Mapping)
-            for fact in self._facts_of(world, {**arguments, **entry}, entry)
-        ]
-
-    def _facts_of(
-        self, world: World, values: Mapping[str, Any], entry: Mapping[str, Any]
-    ) -> list[Fact]:
-        fields = wording(world.language)["fields"]
-        english = {shown: name for name, shown in fields.items()}
-        record = _record_of(world, values, fields["link_no"]) or f"tool:{self.name}"
-        made = []
-        for label, (key, unit) in self.facts.items():
-            if key in entry:
-                name, factor = UNITS[unit]
-                value = entry[key]
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    value = round(value * factor, 2)
-                shown = format_amount(value) if isinstance(value, float) else str(value)
-                made.append(Fact(record, english.get(label, label), value, name or None, shown))
-        return made
+    ) -> Iterator[Fact]:
+        for entry, values in _entries(content, arguments) if self.facts else ():
+            record = _record_of(world, values) or f"tool:{self.name}"
+            for label, (key, unit) in self.facts.items():
+                if key in entry:
+                    name, factor = UNITS[unit]
+                    shown = entry[key] if isinstance(entry[key], str) else to_json(entry[key])
+                    value = _fact_value(entry[key], shown, name, factor)
+                    yield Fact(record, _english().get(label, label), value, name or None, shown)
 
 
-def _record_of(world: World, values: Mapping[str, Any], label: str) -> str | None:
+class _InvalidArguments(ToolError):
+    """The schema, or a hint, refuses the arguments."""
+
+
+# --- facts -----------------------------------------------------------------------------------
+
+
+def _checked_facts(name: str, facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    for label, declared in facts.items():
+        if not (isinstance(declared, (tuple, list)) and len(declared) == 2):
+            raise TypeError(
+                f"fact `{label}` of tool `{name}` is {declared!r}; it is (key in the result, unit)"
+            )
+        if declared[1] not in UNITS:
+            known = ", ".join(f"`{unit}`" for unit in UNITS if unit)
+            hint = did_you_mean(str(declared[1]), UNITS)
+            raise ValueError(
+                f"fact `{label}` of tool `{name}` has unit `{declared[1]}`; known are {known}, and"
+                f" an empty text for none.{hint}"
+            )
+    return {label: (key, unit) for label, (key, unit) in facts.items()}
+
+
+def _entries(
+    content: Any, outer: Mapping[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield every object of a result, each with its own values over those around it."""
+    if isinstance(content, list):
+        for item in content:
+            yield from _entries(item, outer)
+    elif isinstance(content, dict):
+        values = {**outer, **content}
+        yield content, values
+        for item in content.values():
+            yield from _entries(item, values)
+
+
+def _record_of(world: World, values: Mapping[str, Any]) -> str | None:
     """Return the product that a link number in arguments or result names."""
-    link_no = values.get("link_no", values.get(label))
-    product = world.product_by_link(link_no) if isinstance(link_no, int) else None
+    link_no = values.get("link_no", values.get(wording("zh")["fields"]["link_no"]))
+    is_number = isinstance(link_no, (int, float)) and not isinstance(link_no, bool)
+    product = world.product_by_link(link_no) if is_number else None
     return None if product is None else f"product:{product.product_id}"
 
 
-def _mistake(world: World, error: ToolError) -> Outcome:
-    content = error_content(world.language, "tool_error", problem=str(error))
-    return Outcome(content, error="tool_error")
+def _fact_value(value: Any, shown: str, unit: str, factor: float) -> FactValue:
+    """Return a result's value in the unit of its fact; a text that is no number is not known."""
+    if isinstance(value, str) and unit:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+        if not math.isfinite(value):
+            return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and factor != 1:
+        return round(value * factor, 2)
+    return shown if isinstance(value, (list, dict)) else value
 
 
-async def _within(made: Awaitable[Any], context: ToolContext) -> Any:
-    return await asyncio.wait_for(made, context.timeout_s)
+@cache
+def _english() -> dict[str, str]:
+    """Field names as Chinese results show them -> those of facts."""
+    fields = wording("zh")["fields"]
+    return {shown: name for name, shown in reversed(fields.items())}
 
 
-def _run_to_end(made: Any) -> Any:
-    """Run a coroutine from sync code, also inside a running loop (a notebook)."""
+# --- running one -----------------------------------------------------------------------------
+
+
+def _in_time(call: Callable[[], T], timeout_s: float) -> T:
+    """Run a call in a thread and stop waiting for it after `timeout_s`."""
+    future = _in_thread(call)
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(made)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, made).result()
+        return future.result(timeout_s)
+    except TimeoutError:
+        if future.done():  # its own
+            raise
+        raise _too_slow(timeout_s) from None
 
 
-def _in_time(function: Callable[[], Any], timeout_s: float) -> Any:
-    """Run a function in a thread of its own and stop waiting for it after `timeout_s`."""
-    returned: list[Any] = []
-    failed: list[BaseException] = []
+def _too_slow(timeout_s: float | None) -> TimeoutError:
+    return TimeoutError(f"it took longer than `tool_timeout_s` of {timeout_s}")
+
+
+def _in_thread(call: Callable[[], T]) -> Future[T]:
+    """Run a call in a daemon thread of its own: a pool has a limit and is waited for at exit."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
 
     def work() -> None:
         try:
-            returned.append(function())
+            future.set_result(call())
         except BaseException as error:
-            failed.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if failed:
-        raise failed[0]
-    if not returned:
-        raise TimeoutError(f"the tool took longer than {timeout_s} s")
-    return returned[0]
+    threading.Thread(target=copy_context().run, args=(work,), daemon=True).start()
+    return future
+
+
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop on which sync callers run async tools: one, so that what a tool keeps (an
+    HTTP client) meets the same loop again, and a thread of its own, so that the caller may be in a
+    running loop."""
+    with LOCK:
+        return _loop_of(os.getpid())
+
+
+@cache
+def _loop_of(_: int) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="livestream_env tools").start()
+    return loop
 
 
 # --- making one ------------------------------------------------------------------------------
@@ -272,7 +403,7 @@ def tool(
     mutates: bool = False,
     facts: Mapping[str, tuple[str, str]] | None = None,
     name: str | None = None,
-    spec: str | Mapping[str, Any] | None = None,
+    spec: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], CustomTool]: ...
 
 
@@ -284,7 +415,7 @@ def tool(
     mutates: bool = False,
     facts: Mapping[str, tuple[str, str]] | None = None,
     name: str | None = None,
-    spec: str | Mapping[str, Any] | None = None,
+    spec: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> CustomTool | Callable[[Callable[..., Any]], CustomTool]:
     """Make a function a tool of the sandbox.
 
@@ -298,50 +429,90 @@ def tool(
         mutates: a call changes something.
         facts: what the result states, as label -> (key in the result, unit); the unit is one of
             `UNITS`, and money in fen or cents becomes yuan or dollars.
+
+    Raises:
+        TypeError: the function does not fit: no context, an argument without a hint.
+        ValueError: a unit is not known, or the spec is none.
     """
-
-    def made(one: Callable[..., Any]) -> CustomTool:
-        loaded = None if spec is None else _loaded_spec(spec)
-        own_name = name or (loaded.name if loaded is not None else one.__name__)
-        return CustomTool(
-            one, name=own_name, pure=pure, mutates=mutates, facts=facts or {}, spec=loaded
-        )
-
-    return made if function is None else made(function)
+    loaded = None if spec is None else _loaded_spec(spec)
+    make = partial(CustomTool, name=name, pure=pure, mutates=mutates, facts=facts, own_spec=loaded)
+    return make if function is None else make(function)
 
 
-def _loaded_spec(spec: str | Mapping[str, Any]) -> ToolSpec:
-    raw = json.loads(Path(spec).read_text(encoding="utf-8")) if isinstance(spec, str) else spec
-    function = raw.get("function", raw)
+def _loaded_spec(spec: str | os.PathLike[str] | Mapping[str, Any]) -> ToolSpec:
+    source = "a dict" if isinstance(spec, Mapping) else f"`{os.fspath(spec)}`"
     try:
+        raw: Any = spec
+        if not isinstance(spec, Mapping):
+            raw = json.loads(Path(spec).read_text(encoding="utf-8-sig"))
+        function = raw.get("function", raw)
         parameters = freeze(function["parameters"])
-        return ToolSpec(function["name"], function.get("description", ""), parameters)
-    except (KeyError, TypeError, AttributeError) as error:
+        return ToolSpec(str(function["name"]), str(function.get("description", "")), parameters)
+    except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
         raise ValueError(
-            "a tool spec is an OpenAI tool: `name`, `description` and `parameters`, a JSON Schema"
+            f"the tool spec is {source}, and no OpenAI tool with `name`, `description` and"
+            f" `parameters`, a JSON Schema: {error!r}"
         ) from error
 
 
-def _spec_of(function: Callable[..., Any], name: str) -> ToolSpec:
-    """Make a spec from signature and docstring."""
-    hints = get_type_hints(function)
-    described = _described(function)
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """Return the parameters after the context."""
+    found = list(inspect.signature(function).parameters.values())
+    hint = found[0].annotation if found else "nothing"
+    shown = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
+    if hint is not inspect.Parameter.empty and shown.split(".")[-1] not in ("ToolContext", "Any"):
+        raise TypeError(f"tool `{name}` takes a `ToolContext` first, and then its arguments")
+    return found[1:]
+
+
+def _checked_spec(function: Callable[..., Any], name: str, spec: ToolSpec) -> ToolSpec:
+    """Return the spec that was given, where the function can be called as it says."""
+    for names in (spec.parameters.get("properties", ()), spec.parameters.get("required", ())):
+        try:
+            inspect.signature(function).bind(None, **dict.fromkeys(names))
+        except TypeError as error:
+            raise TypeError(f"tool `{name}` does not take what its spec says: {error}") from None
+    return spec
+
+
+def _read(
+    function: Callable[..., Any], name: str, parameters: Sequence[inspect.Parameter]
+) -> tuple[type[BaseModel], ToolSpec]:
+    """Return a model of the arguments, and the spec that hints and docstring make.
+
+    The model's fields have the arguments' names as aliases: none clashes with one of pydantic's.
+    """
+    for one in parameters:
+        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+            raise TypeError(f"argument `{one.name}` of tool `{name}` cannot be given by name")
+        if one.annotation is one.empty:
+            raise TypeError(f"argument `{one.name}` of tool `{name}` needs a type hint")
+    hinted: Any = SimpleNamespace(__annotations__={p.name: p.annotation for p in parameters})
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
     fields: dict[str, Any] = {}
-    for i, (key, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if i == 0:
-            continue
-        if key not in hints:
-            raise TypeError(f"argument `{key}` of tool `{name}` needs a type hint")
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[key] = (hints[key], default)
-    model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    schema = _plain(model.model_json_schema())
-    for key, text in described.items():
-        if key in schema.get("properties", {}):
-            schema["properties"][key]["description"] = text
-    schema.setdefault("properties", {})
-    summary = (inspect.getdoc(function) or name).split("\n\n")[0].replace("\n", " ")
-    return ToolSpec(name, summary, freeze(schema))
+    try:
+        hints = get_type_hints(hinted, globalns=scope, include_extras=True)
+        for i, one in enumerate(parameters):
+            default = ... if one.default is one.empty else one.default
+            fields[f"argument_{i}"] = (hints[one.name], Field(default, alias=one.name))
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        schema = _plain(model.model_json_schema())
+    except (NameError, PydanticUserError) as error:
+        raise TypeError(f"the hints of tool `{name}` make no JSON Schema: {error}") from error
+    summary, described = _documented(function)
+    properties = schema.setdefault("properties", {})
+    for key in properties.keys() & described.keys():
+        properties[key]["description"] = described[key]
+    return model, ToolSpec(name, summary or name, freeze(schema))
+
+
+def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return a docstring's first paragraph and what it says under `Args:`, by argument."""
+    text, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
+    section = inspect.cleandoc(re.split(r"\n(?=\S)", section)[0])
+    found = re.findall(r"^(\w+)(?: *\(.*?\))?:(.*(?:\n[ \t]+.*)*)", section, re.MULTILINE)
+    summary = " ".join(text.split("\n\n")[0].split())
+    return summary, {name: " ".join(described.split()) for name, described in found}
 
 
 def _plain(schema: Any) -> Any:
@@ -350,20 +521,22 @@ def _plain(schema: Any) -> Any:
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: {name: _plain(one) for name, one in item.items()}
-        if key in ("properties", "$defs")
-        else _plain(item)
-        for key, item in schema.items()
-        if key != "title" or not isinstance(item, str)
-    }
+    made = {}
+    for key, item in schema.items():
+        if key in ("properties", "$defs"):
+            made[key] = {name: _plain(one) for name, one in item.items()}
+        elif key in ("default", "const", "enum", "examples"):
+            made[key] = item
+        elif key != "title":
+            made[key] = _plain(item)
+    return made
 
 
-def _described(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the descriptions under `Args:` of a docstring, by argument."""
-    _, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
-    found = re.findall(r"^ {2,}(\w+)(?: \([^)]*\))?: (.+(?:\n {6,}.+)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+def _compiled(spec: ToolSpec) -> Callable[[Mapping[str, Any]], object]:
+    try:
+        return compiled_schema(json.dumps(spec.parameters))
+    except Exception as error:  # whatever stands in a schema
+        raise ValueError(f"tool `{spec.name}` has no usable JSON Schema: {error}") from error
 
 
 # --- naming them -----------------------------------------------------------------------------
@@ -380,12 +553,11 @@ def resolve_tools(
     `livestream_env.tools`, or an object that `tool` made; `None` offers the bundled ones.
 
     Raises:
-        ValueError: a name is none of these; the message names the nearest.
+        ValueError: a name is none of these; the message names the nearest. Or two share a name.
         TypeError: an object is no tool.
     """
     if tools is None:
-        names = [name for name, one in TOOLS.items() if not one.held_out]
-        return tuple(tool_spec(name, language) for name in names), {}
+        return tool_specs(language), {}
     if isinstance(tools, str):
         raise TypeError(f"`tools` is {tools!r}; it is a list of names or tools")
     specs: dict[str, ToolSpec] = {}
@@ -394,11 +566,13 @@ def resolve_tools(
         if isinstance(source, str) and source in TOOLS:
             specs.setdefault(source, tool_spec(source, language))
             continue
-        found = source if not isinstance(source, str) else _named(source)
+        found = _named(source) if isinstance(source, str) else source
         if not isinstance(found, CustomTool):
             raise TypeError(
                 f"`{source}` is no tool: decorate a function with `@livestream_env.tool`"
             )
+        if own.get(found.name, found) is not found:
+            raise ValueError(f"two tools are named `{found.name}`; give one another `name=`")
         specs[found.name], own[found.name] = found.spec, found
     return tuple(specs.values()), own
 
@@ -409,7 +583,7 @@ def _named(name: str) -> Any:
         return _from_module(module, attribute)
     points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name in points:
-        return points[name].load()
+        return _from_module(points[name].module, points[name].attr)
     known = [*TOOLS, *points]
     raise ValueError(
         f"no tool `{name}`; known are {', '.join(known)}, or name your own as"
@@ -420,8 +594,14 @@ def _named(name: str) -> Any:
 def _from_module(module: str, attribute: str) -> Any:
     try:
         found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except ImportError as error:
         raise ValueError(f"no tool `{module}:{attribute}`: {error}") from error
+    tools = [name for name, value in vars(found).items() if isinstance(value, CustomTool)]
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(
+                f"no tool `{module}:{attribute}`: there is no `{part}`."
+                f"{did_you_mean(attribute, tools)}"
+            )
+        found = getattr(found, part)
     return found

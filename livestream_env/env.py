@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,8 +76,9 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     Args:
         room: a room, a file, a folder, a glob, a bundled name, `bundled:train` or `bundled:test`.
-        comment: id of a comment, ids of a burst, `burst:N`, or `None`: by seed. Seeds 0 to N-1
-            visit each of the N (room, comment) pairs once, zh before en, then by room id.
+        comment: id of a comment, ids of a burst, `burst:N` (N in a row), `window:10s` (all within
+            five seconds before and after one), or `None`: by seed. Seeds 0 to N-1 visit each of
+            the N (room, comment) pairs once, zh before en, then by room id.
         sandbox: `local`, a callable that makes a `Sandbox` for a room, or a `Sandbox` object, which
             serves this environment alone and is not closed by it.
         language: `zh` or `en` for prompts, tool descriptions and results; by default the room's.
@@ -374,6 +376,15 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         return self.episode.trajectory
 
     @property
+    def tasks(self) -> int:
+        """How many seeds visit every comment (or burst) of the rooms once."""
+        source = self._config.comment
+        burst = 1
+        if isinstance(source, str) and source.startswith("burst:"):
+            burst = _burst_size(source)
+        return sum(len(room.comments) - burst + 1 for room in self.rooms)
+
+    @property
     def room(self) -> Room | None:
         """The room of the episode, with its key."""
         return self._room
@@ -429,6 +440,10 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             return _by_seed(rooms, seed, 1)
         if isinstance(source, str) and source.startswith("burst:"):
             return _by_seed(rooms, seed, _burst_size(source))
+        if isinstance(source, str) and source.startswith("window:"):
+            room, (centre,) = _by_seed(rooms, seed, 1)
+            half_s = _window_s(source) / 2
+            return room, [c for c in room.comments if abs(c.at_s - centre.at_s) <= half_s]
         room = rooms[seed % len(rooms)]
         ids = [source] if isinstance(source, str) else source
         return room, [room.comment(comment_id) for comment_id in ids]
@@ -530,6 +545,9 @@ def _check_comments(room: Room, source: CommentSource) -> None:
             count = len(room.comments)
             raise CommentNotFound(f"room `{room.room_id}` has {count} comments, too few for {size}")
         return
+    if isinstance(source, str) and source.startswith("window:"):
+        _window_s(source)
+        return
     if not isinstance(source, (str, list, tuple)):
         raise TypeError(f"`comment` is {source!r}; it is an id, a list of ids or `burst:3`")
     if not source:
@@ -553,6 +571,13 @@ def _burst_size(source: str) -> int:
     if not size.isascii() or not size.isdigit() or int(size) < 1:
         raise ValueError(f"`comment` is {source!r}; a burst is `burst:3`, with 1 or more comments")
     return int(size)
+
+
+def _window_s(source: str) -> float:
+    found = re.fullmatch(r"window:(\d{1,6}(?:\.\d{1,3})?)s", source)
+    if found is None:
+        raise ValueError(f"`comment` is {source!r}; a window is `window:10s`, in seconds")
+    return float(found[1])
 
 
 def _by_seed(rooms: Sequence[Room], seed: int, burst: int) -> tuple[Room, Sequence[Comment]]:

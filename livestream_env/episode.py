@@ -254,7 +254,7 @@ class Episode:
             raise ResetNeeded("the episode has ended; call `reset` before the next `step`")
         if self._pending is not None:
             raise RuntimeError("the last action's results are due: call `resume` first")
-        read = to_action(action, turn=len(self.turns))
+        read = to_action(action, turn=len(self.turns), tools=self.specs)
         calls = read.message.tool_calls
         if not calls or read.stop == "length":
             self._pending = read, _NONE_REFUSED, 0
@@ -412,6 +412,9 @@ class Episode:
             events.append(TurnEvent("reply_too_long", f"{len(text)} characters"))
         if not (text.strip() or action.speech or action.skips):
             events.append(TurnEvent("empty_reply"))
+        for kind, value in action.extras.items() if view.extras else ():
+            if value not in view.extras.get(kind, ()):
+                events.append(TurnEvent("unknown_extra", f"{kind}={value}"))
         for comment_id in (*action.covers, *action.skips):
             if comment_id not in self.tasks and comment_id != "*":
                 events.append(TurnEvent("unknown_cover", comment_id))

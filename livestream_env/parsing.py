@@ -1,49 +1,43 @@
 """Model text and chat messages into actions.
 
-One function a dialect, in one table. What looks like a call but cannot be parsed becomes a
-`ToolCall` with an `error`, which the episode answers with an error result: never silently a
-reply, never an exception, and nothing is repaired into another meaning. A call drafted while
-thinking is no call.
+What looks like a call but cannot be parsed becomes a `ToolCall` with an `error`, which the episode
+answers with an error result: never silently a reply, never an exception, and nothing is repaired
+into another meaning. A call drafted while thinking is no call.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from livestream_env.calls import call_of, unfit
+from livestream_env.dialects import END_TOKENS, has_channels, may_quote, read_calls, without_calls
 from livestream_env.errors import InvalidAction
-from livestream_env.types import EMPTY, Action, FrozenDict, Message, ToolCall, TurnEvent, freeze
+from livestream_env.markup import read_markup
+from livestream_env.types import (
+    EMPTY,
+    Action,
+    FrozenDict,
+    Message,
+    ToolCall,
+    ToolSpec,
+    TurnEvent,
+    freeze,
+)
 from livestream_env.words import clean_text
 
 ACCEPTED = (
     "pass an `Action`, a model's raw text, or an OpenAI message"
     ' `{"role": "assistant", "content": ..., "tool_calls": [...]}`'
 )
-Dialect = Callable[[str, str], tuple[str, tuple[ToolCall, ...]]]
-"""(text after thinking, prefix of call ids) -> (what is said, calls)."""
-
 _PLAIN = frozenset({str, int, bool, type(None)})
-_SCALARS = _PLAIN | {float}
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "</s>")
-_BARE_CALL = re.compile(
-    r"""^[ \t]*(?=(?:\[\s*)?\{\s*"(?:name|arguments)"\s*:)
-    | (?:(?<=[。！？；：.!?;])|(?<=[^"]:))[ \t]*(?=\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:)
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
-"""Where a call begins: a line, or what follows the end of a sentence (我来查：{"name": ...})."""
-_CALL = re.compile(rf"{_OPEN}\s*|</think>\s*(?=\{{)|{_BARE_CALL.pattern}", _BARE_CALL.flags)
-_MARKS = "“”‘’＂：，；｛｝［］【】"
-DEEPEST = 64
-"""Levels that arguments may be nested: more than any tool takes, and every writer can hold it."""
+_MAY_CALL = re.compile(r"[{\[(｛]|Action:").search
+"""What a text without `<` must hold to hold a call."""
 
 
-def to_action(given: object, *, turn: int = 0) -> Action:
+def to_action(given: object, *, turn: int = 0, tools: Sequence[ToolSpec] = ()) -> Action:
     """Turn what `step` was given into an action of the record.
 
     Calls without an id of their own become `call_{turn}_{index}`, arguments are frozen, and lone
@@ -53,35 +47,63 @@ def to_action(given: object, *, turn: int = 0) -> Action:
         InvalidAction: it is neither an `Action`, nor text, nor an assistant message.
     """
     if isinstance(given, str):
-        return parse_text(given, turn=turn)
+        return parse_text(given, turn=turn, tools=tools)
     if isinstance(given, Action):
         return _scrubbed(_checked(given, turn))
     if isinstance(given, Message):
         return _scrubbed(_checked(Action(given), turn))
     if isinstance(given, Mapping):
-        return _scrubbed(_checked(parse_message(given, turn=turn), turn))
+        return _scrubbed(_checked(parse_message(given, turn=turn, tools=tools), turn))
     raise InvalidAction(f"got a `{type(given).__name__}`; {ACCEPTED}")
 
 
-def parse_text(text: str, dialect: str | None = None, *, turn: int = 0) -> Action:
-    """Parse a model's raw text; the dialect is found from the text where it is not named."""
+def parse_text(
+    text: str, dialect: str | None = None, *, turn: int = 0, tools: Sequence[ToolSpec] = ()
+) -> Action:
+    """Parse a model's raw text; the dialect is found from the text where it is not named.
+
+    Args:
+        dialect: a key of `DIALECTS`; calls of another dialect are errors then.
+        tools: the schemas that type the values of dialects which write them as text.
+
+    Raises:
+        ValueError: there is no such dialect.
+    """
     reasoning, said = _split_thinking(text) if "think>" in text else ("", text)
     said = _without_end(said)
-    if dialect is None:
-        dialect = "hermes" if "<tool_call>" in said else "json" if "{" in said else None
-    if dialect is None:
+    if dialect is None and "<" not in said and _MAY_CALL(said) is None:
         action = Action(Message("assistant", said.strip(), (), None, reasoning))
     else:
-        content, calls = DIALECTS[dialect](said, f"call_{turn}_")
-        action = Action(Message("assistant", content, calls, None, reasoning))
+        read = read_calls(said, f"call_{turn}_", dialect, tools)
+        if read.thinking:
+            reasoning = f"{reasoning}\n{read.thinking}".strip()
+        content = read.said.strip()
+        if not read.calls and "<" in content:
+            action = _marked(content, reasoning)
+        else:
+            action = Action(Message("assistant", content, tuple(read.calls), None, reasoning))
     return _scrubbed(action) if "\\u" in text or not _is_clean(text) else action
+
+
+def _marked(content: str, reasoning: str) -> Action:
+    """Read a reply's markup, where it has any."""
+    marked = read_markup(content)
+    if marked is None:
+        return Action(Message("assistant", content, (), None, reasoning))
+    return Action(
+        Message("assistant", marked.bullet, (), None, reasoning),
+        covers=marked.covers,
+        skips=marked.skips,
+        speech=marked.speech,
+        extras=freeze(marked.extras),
+    )
 
 
 def _without_end(text: str) -> str:
     """Drop end tokens at the end of the text."""
-    if text.endswith((">", "\n", " ")) and not text.endswith(_CLOSE):
+    if text.endswith((">", "\n", " ")) and not text.endswith("</tool_call>"):
         text = text.rstrip()
-        while text.endswith(_END_TOKENS):
+        while text.endswith(END_TOKENS):
             text = text[: text.rindex("<")].rstrip()
     return text
 
@@ -89,9 +111,11 @@ def _without_end(text: str) -> str:
 def _split_thinking(text: str) -> tuple[str, str]:
     """Split into thinking and what follows the last `</think>`; unclosed thinking says nothing.
 
-    A tag that a call's JSON quotes, such as one in a viewer's text, ends and begins nothing.
+    A tag that a call quotes, such as one in a viewer's text, ends and begins nothing.
     """
-    seen = _without_json(text) if 0 <= text.find("{") < text.rfind("think>") else text
+    if has_channels(text):
+        return "", text
+    seen = without_calls(text) if may_quote(text, text.rfind("think>")) else text
     end = seen.rfind("</think>")
     start = 0 if end < 0 else end + len("</think>")
     thinking = text[: max(end, 0)].strip().removeprefix("<think>").strip()
@@ -100,182 +124,6 @@ def _split_thinking(text: str) -> tuple[str, str]:
         return thinking, text[start:]
     draft = text[opened + len("<think>") :].strip()
     return f"{thinking}\n{draft}".strip(), text[start:opened]
-
-
-def _without_json(text: str) -> str:
-    """Blank the JSON of every call of the text."""
-    pieces: list[str] = []
-    position = 0
-    while (call := _CALL.search(text, position)) is not None:
-        try:
-            _, end = _DECODER.raw_decode(text, call.end())
-        except (ValueError, RecursionError):
-            end = call.end()
-        pieces += text[position : call.end()], " " * (end - call.end())
-        position = max(end, call.start() + 1)
-        pieces += text[end:position]
-    return "".join(pieces) + text[position:]
-
-
-def _hermes(text: str, prefix: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number."""
-    said, opened, rest = text.partition(_OPEN)
-    calls: list[ToolCall] = []
-    while opened:
-        body, closed, after = rest.partition(_CLOSE)
-        known = len(calls)
-        if not closed:
-            calls.append(_faulty("unclosed", f"no `{_CLOSE}`", body, f"{prefix}{known}"))
-            break
-        _read_objects(body.strip(), prefix, calls)
-        if calls[-1].error is not None and (end := _end_beyond(rest, len(body))) is not None:
-            del calls[known:]
-            _read_objects(rest[:end].strip(), prefix, calls)
-            after = rest[end + len(_CLOSE) :]
-        between, opened, rest = after.partition(_OPEN)
-        said += between
-    return said.strip(), tuple(calls)
-
-
-def _end_beyond(rest: str, cut: int) -> int | None:
-    """Return where the call ends whose JSON quotes the closing tag at `cut`, if it does."""
-    try:
-        _, end = _DECODER.raw_decode(rest, len(rest) - len(rest.lstrip()))
-    except (ValueError, RecursionError):
-        return None
-    end = rest.find(_CLOSE, end)
-    return end if end > cut else None
-
-
-def _bare_json(text: str, prefix: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """`{"name": ..., "arguments": {...}}` objects, with any text before, between and after."""
-    calls: list[ToolCall] = []
-    said, end = "", 0
-    while (start := _BARE_CALL.search(text, end)) is not None:
-        said += text[end : start.start()]
-        end = _read_objects(text, prefix, calls, start.end(), in_prose=True)
-    return (said + text[end:]).strip(), tuple(calls)
-
-
-DIALECTS: dict[str, Dialect] = {"hermes": _hermes, "json": _bare_json}
-
-
-def _read_objects(
-    body: str, prefix: str, calls: list[ToolCall], position: int = 0, *, in_prose: bool = False
-) -> int:
-    """Append the calls of the JSON objects that follow one another and return where they end.
-
-    What is no JSON is a faulty call up to the next that begins like one; `in_prose` it is one
-    only where it begins like an object.
-    """
-    end = len(body)
-    if not end:
-        problem = "nothing between the tags"
-        calls.append(_faulty("invalid_json", problem, body, f"{prefix}{len(calls)}"))
-    while position < end:
-        start = position
-        try:
-            value, position = _DECODER.raw_decode(body, position)
-        except (ValueError, RecursionError) as error:
-            following = _BARE_CALL.search(body, start + 1)
-            position = end if following is None else following.end()
-            raw = body[start:position].strip()
-            calls.append(_faulty("invalid_json", _json_fault(error), raw, f"{prefix}{len(calls)}"))
-        else:
-            calls.append(_call(value, body[start:position], f"{prefix}{len(calls)}"))
-        while position < end and body[position] in " \t\r\n,":
-            position += 1
-        if in_prose and body[position : position + 1] not in ("{", "["):
-            break
-    return position
-
-
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key `{clean_text(twice)[:50]}` occurs twice")
-    return made
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"`{name}` is no JSON value")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"the number `{digits[:20]}` is too large")
-    return number
-
-
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_pairs, parse_constant=_no_constant, parse_float=_finite
-)
-
-
-def _json_fault(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    if not isinstance(error, json.JSONDecodeError):
-        fault = str(error)
-        return "a number has too many digits" if "int_max_str_digits" in fault else fault
-    found = error.doc[error.pos : error.pos + 1]
-    hint = "; quotes, colons, commas and brackets of JSON are ASCII"
-    return f"{error}{hint if found and found in _MARKS else ''}"
-
-
-def _call(value: object, raw: str, call_id: str) -> ToolCall:
-    if not isinstance(value, dict):
-        problem = "a call is an object with `name` and `arguments`"
-        return _faulty("invalid_json", problem, raw, call_id)
-    name = value.get("name")
-    if not isinstance(name, str) or not name.strip():
-        return _faulty("missing_name", 'add `"name": "..."`', raw, call_id)
-    given = value.get("arguments")
-    if type(given) is dict and _SCALARS.issuperset(map(type, given.values())):
-        return ToolCall(call_id, name.strip(), FrozenDict(given))
-    arguments, fault = _arguments(given)
-    if fault is not None:
-        return ToolCall(call_id, name.strip(), EMPTY, fault, raw)
-    return ToolCall(call_id, name.strip(), arguments)
-
-
-def _arguments(value: object) -> tuple[FrozenDict, str | None]:
-    """Return arguments given as object or as JSON text; none, null and blank text are `{}`."""
-    if isinstance(value, str) and value.strip():
-        try:
-            value = _DECODER.decode(value)
-        except (ValueError, RecursionError) as error:
-            return EMPTY, f"invalid_json: arguments: {_json_fault(error)}"
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return EMPTY, None
-    if not isinstance(value, Mapping):
-        return EMPTY, f"invalid_arguments: an object is needed, not {type(value).__name__}"
-    fault = _unfit(value)
-    return (freeze(value), None) if fault is None else (EMPTY, f"invalid_arguments: {fault}")
-
-
-def _unfit(value: object, levels: int = DEEPEST) -> str | None:
-    """Return why a value is no argument, or `None`."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"`{value}` is no JSON value"
-    if value is None or isinstance(value, (str, int, float)):
-        return None
-    if not levels:
-        return "nested too deeply"
-    if isinstance(value, (list, tuple)):
-        items: Iterator[object] = iter(value)
-    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        items = iter(value.values())
-    else:
-        return f"`{type(value).__name__}` is no JSON type"
-    return next((fault for item in items if (fault := _unfit(item, levels - 1))), None)
-
-
-def _faulty(code: str, problem: str, raw: str, call_id: str) -> ToolCall:
-    return ToolCall(call_id, "", EMPTY, f"{code}: {problem}", raw)
 
 
 def _scrubbed(action: Action) -> Action:
@@ -341,10 +189,13 @@ def _cleaned(value: Any) -> Any:
 # --- OpenAI messages -------------------------------------------------------------------------
 
 
-def parse_message(message: Mapping[str, Any], *, turn: int = 0) -> Action:
+def parse_message(
+    message: Mapping[str, Any], *, turn: int = 0, tools: Sequence[ToolSpec] = ()
+) -> Action:
     """Turn an OpenAI assistant message into an action; arguments may be an object or JSON text.
 
-    Without `tool_calls`, the content is parsed as a model's text.
+    The older key `function_call` is read like one call. Without calls, the content is parsed as a
+    model's text.
 
     Raises:
         InvalidAction: the message has another role or another shape.
@@ -354,11 +205,13 @@ def parse_message(message: Mapping[str, Any], *, turn: int = 0) -> Action:
         raise InvalidAction(f"got a message of role `{role}`; an action has role `assistant`")
     content = _content_text(message.get("content"))
     calls = message.get("tool_calls") or ()
+    if not calls and message.get("function_call"):
+        calls = (message["function_call"],)
     if not isinstance(calls, (list, tuple)) or not all(isinstance(c, Mapping) for c in calls):
         raise InvalidAction(f"got `tool_calls` {calls!r}; it is a list of objects")
     reasoning = str(message.get("reasoning_content") or message.get("reasoning") or "")
     if not calls:
-        action = parse_text(content, turn=turn)
+        action = parse_text(content, turn=turn, tools=tools)
         if not reasoning:
             return action
         return replace(action, message=replace(action.message, reasoning=reasoning))
@@ -372,8 +225,8 @@ def _openai_call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function", call)
     given = function.get("arguments") if isinstance(function, Mapping) else None
     raw = given if isinstance(given, str) else str(function)
-    made = _call(function, raw, str(call.get("id") or ""))
-    fault = _unfit(made.arguments)
+    made = call_of(function, raw, str(call.get("id") or ""))
+    fault = unfit(made.arguments)
     if fault is None:
         return made
     return ToolCall(made.id, made.name, EMPTY, f"invalid_arguments: {fault}", raw)
@@ -437,7 +290,7 @@ def _own_tuple(name: str, value: object) -> tuple[Any, ...]:
 def _own_object(name: str, value: object) -> FrozenDict:
     if type(value) is FrozenDict and _PLAIN.issuperset(map(type, value.values())):
         return value
-    fault = _unfit(value) if isinstance(value, dict) else f"got {value!r}"
+    fault = unfit(value) if isinstance(value, dict) else f"got {value!r}"
     if not isinstance(value, dict) or fault is not None:
         raise InvalidAction(f"`{name}` is an object of JSON values: {fault}")
     return value if isinstance(value, FrozenDict) else freeze(value)

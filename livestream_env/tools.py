@@ -116,7 +116,9 @@ def tool_specs(language: str, names: Sequence[str] | None = None) -> tuple[ToolS
 @lru_cache(maxsize=512)
 def compiled_schema(schema: str) -> Callable[[Mapping[str, Any]], object]:
     """Compile a JSON Schema given as text."""
-    compiled: Callable[[Mapping[str, Any]], object] = fastjsonschema.compile(json.loads(schema))
+    compiled: Callable[[Mapping[str, Any]], object] = fastjsonschema.compile(
+        json.loads(schema), use_default=False
+    )
     return compiled
 
 

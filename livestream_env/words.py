@@ -59,12 +59,12 @@ def fold(text: str) -> str:
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     """List the candidates that `name` may have meant, the likeliest first."""
-    wanted = fold(name)[:100]
+    wanted = fold(name[:100])
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(wanted)
     scored: list[tuple[float, str]] = []
     for candidate in set(candidates) if wanted else ():
-        key = fold(candidate)
+        key = fold(candidate[:100])
         matcher.set_seq1(key)
         ratio = matcher.ratio()
         if key and (wanted in key or key in wanted):
@@ -151,6 +151,8 @@ def _chinese_whole(text: str) -> int | None:
     return total + part + digit
 
 
+MAX_PRICE = 1e9
+"""A price above it is a slip or a code, and unknown."""
 _MAX_PRICE_TEXT = 200
 _N = r"\d+(?:\.\d+)?"
 _COUNT = (
@@ -253,6 +255,8 @@ class _Quantity:
 def parse_price(value: object) -> Price | None:
     """Read a price field as a shop writes it (¥59.9起, 券后¥49 原价¥99, 2件99); None stays None.
 
+    What is negative or above `MAX_PRICE` is unknown.
+
     Raises:
         TypeError: if `value` is neither text nor a number.
     """
@@ -268,7 +272,9 @@ def parse_price(value: object) -> Price | None:
     if isinstance(value, float) and not math.isfinite(value):
         return Price(str(value), "unknown", None)
     amount = _amount(value)
-    return Price(value, "unknown" if amount is None else "amount", amount)
+    if amount is None or amount > MAX_PRICE:
+        return Price(value, "unknown", None)
+    return Price(value, "amount", amount)
 
 
 def _amount(value: str | float | int) -> float | None:
@@ -299,6 +305,8 @@ def _price_in_text(raw: str) -> Price:
         return unknown
     chosen = chosen_from[0]
     others = [offer.low for offer in listed if offer is not chosen]
+    if max(chosen.low, chosen.high or 0, *others) > MAX_PRICE:
+        return unknown
     pieces = _pieces(text, chosen, quantities)
     kind = _kind(text, chosen, pieces)
     return Price(raw, kind, chosen.low, chosen.high, pieces, others[0] if others else None)
@@ -391,7 +399,8 @@ _LINK = re.compile(
     r"(?:(?P<name>(?<![a-z])(?:(?:link|item|number)s?|no)[\s.:#]{0,3}|链接\s?[:#]?\s?|#\s?)"
     r"|(?P<nth>第\s?)|(?<![a-z\d.月]))"
     rf"(?P<number>\d++(?!\.\d)|(?<!{_HAN_LINK}){_HAN_LINK}++)"
-    r"\s?(?:(?P<mark>(?:号|#)(?!码(?!数)|电池|[线楼店院门色])(?:\s?链接)?|(?(nth)[个款])链接)"
+    r"\s?(?:(?P<mark>(?:号|#|hao(?![a-z]))(?!码(?!数)|电池|[线楼店院门色])(?:\s?链接)?"
+    r"|(?(nth)[个款])链接)"
     rf"|(?P<unit>元|块|{_COUNT}|{_MEASURE}|(?<=\d)[a-z]))?"
 )
 _JOIN = re.compile(r"\s?(?:[和跟与、,&]|还有|以及|或者?|,?\s?(?:and|or)(?![a-z]))\s?")
@@ -400,14 +409,42 @@ _LEAD = re.compile(  # what may stand before numbers that nothing else marks: no
     r"(?:\A|[^\w\s]|[看要讲绍把给拍买比问]"
     r"|(?<![a-z])(?:compare|between|show|see|me|want|about|for|both|are|is|do|does|can|and))\s?\Z"
 )
-_LONE = re.compile(r"[\s.,!?。、~]*(?!(\d)\1\1)(\d{1,3})[\s.,!?。、~]*")  # 666 is applause
+_LONE = re.compile(  # 24, 讲讲二十六, 第36个; 666 is applause
+    r"[\s.,!?。、~]*(?:想?[讲看介][讲看解绍]?(?:一?下)?\s?)?"
+    rf"(?:(?!(\d)\1\1)(?P<number>\d{{1,3}}|{_HAN_LINK}{{2,5}})"
+    rf"|第\s?(?P<nth>\d{{1,3}}|{_HAN_LINK}{{1,5}})\s?[个款])[\s.,!?。、~吧呗啊呀]*"
+)
+_VARIANTS = str.maketrans("號鏈", "号链", "\u20e3")  # the last is the frame of 3️⃣
+_ENGLISH = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_ENGLISH += ["eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen"]
+_ENGLISH += ["eighteen", "nineteen"]
+_SPELLED = re.compile(  # item nineteen, number twenty-one, the 4th one; but "number one brand"
+    r"(?<![a-z])(link|item|number)\s(?:(twenty|thirty|forty|fifty)(?:[\s-]?(?!ten|eleven|twelve)"
+    rf"({'|'.join(_ENGLISH[:9])}))?|(?<!number\s)(one)|({'|'.join(_ENGLISH[:0:-1])}))(?![a-z])"
+    r"|(?<![a-z])the\s(\d{1,3})(?:st|nd|rd|th)\s(?:one|link|item)(?![a-z])"
+)
+
+
+def _spelled_in_digits(match: re.Match[str]) -> str:
+    name, tens, ones, one, small, nth = match.groups()
+    if nth:
+        return f"link {nth}"
+    number = 10 * ("twenty", "thirty", "forty", "fifty").index(tens) + 20 if tens else 0
+    word = ones or one or small
+    return f"{name} {number + (_ENGLISH.index(word) + 1 if word else 0)}"
+
+
+_LONGEST_QUERY = 500
+"""Characters of a text that are read for link numbers."""
 
 
 def link_numbers(text: str) -> tuple[int, ...]:
     """List the link numbers that a viewer names (3号链接, 十二号, no.3, #3, 24和42), each once."""
-    text = fold(_THOUSANDS.sub("", text))
+    text = fold(_THOUSANDS.sub("", text[:_LONGEST_QUERY])).translate(_VARIANTS)
     if lone := _LONE.fullmatch(text):
-        return (int(lone[2]),) if int(lone[2]) else ()
+        value = _whole(lone["number"] or lone["nth"])
+        return (value,) if value else ()
+    text = _SPELLED.sub(_spelled_in_digits, text)
     sized = _SIZED.search(text) is not None
     join = _JOIN_WORDS if sized else _JOIN
     runs: list[list[re.Match[str]]] = []
@@ -447,5 +484,9 @@ def _link_number(match: re.Match[str]) -> int | None:
     number = match["number"]
     if match["unit"] or len(number) > 5 or (match["nth"] and not match["mark"]):
         return None
+    return _whole(number)
+
+
+def _whole(number: str) -> int | None:
     value = int(number) if number.isdecimal() else chinese_number(number)
     return int(value) if value and value <= 999 else None

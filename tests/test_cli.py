@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import livestream_env as le
-from livestream_env import cli, cli_tally, terminal
+from livestream_env import cli, coverage, terminal
 from livestream_env.rooms import KEY_FIELDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -374,6 +374,7 @@ def test_a_fact_is_stated_by_a_phrase_or_its_whole_value(reply: str, stated: int
     comments = [{**ROOM["comments"][0], "expected": expected}, ROOM["comments"][1]]
     room = le.Room.model_validate({**ROOM, "comments": comments})
     trajectory = le.Trajectory(
+        stop_reason=le.StopReason.REPLIED,
         room_id="tea",
         content_hash="",
         comment_ids=("c1", "c2"),
@@ -382,7 +383,7 @@ def test_a_fact_is_stated_by_a_phrase_or_its_whole_value(reply: str, stated: int
         tools={},
         turns=(le.Turn("host", le.Action.reply(reply)),),
     )
-    assert cli_tally.facts_stated(room, trajectory) == (stated, 6)  # the unknown one is not asked
+    assert coverage.facts_stated(room, trajectory) == (stated, 6)  # the unknown one is not asked
 
 
 # --- doctor ----------------------------------------------------------------------------------
@@ -611,7 +612,7 @@ def test_the_summary_is_one_json_object(here: Path, capsys: pytest.CaptureFixtur
     ("comment", "comments"),
     [
         pytest.param("c2", [("c2",)], id="one"),
-        pytest.param("burst:2", [("c1", "c2"), ("c2", "c3"), ("c3",)], id="burst"),
+        pytest.param("burst:2", [("c1", "c2"), ("c2", "c3")], id="burst"),
     ],
 )
 def test_a_rollout_can_be_of_one_comment_or_of_bursts(
@@ -911,4 +912,4 @@ def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
 
 def test_every_example_is_run() -> None:
     names = {file.stem for file in (ROOT / "examples").glob("*.py")}
-    assert names == {"quickstart", "own_agent", "own_room", "fork_branches"}
+    assert names == {"quickstart", "own_agent", "own_room", "fork_branches", "rpc_tools"}

