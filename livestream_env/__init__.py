@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from livestream_env.rooms import strip_room as strip_room
     from livestream_env.sandbox import LocalSandbox as LocalSandbox
     from livestream_env.sandbox import Sandbox as Sandbox
+    from livestream_env.synthetic import make_room as make_room
     from livestream_env.types import Action as Action
     from livestream_env.types import Fact as Fact
     from livestream_env.types import Message as Message
@@ -90,6 +91,7 @@ _MODULES = {
     "room_files": ("list_rooms", "list_tasks", "load_room", "save_room"),
     "rooms": ("Room", "strip_room"),
     "sandbox": ("LocalSandbox", "Sandbox"),
+    "synthetic": ("make_room",),
     "types": (
         "Action",
         "Fact",

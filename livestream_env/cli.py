@@ -10,18 +10,21 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from livestream_env.cli_demo import run_demo
 from livestream_env.cli_doctor import run_doctor
 from livestream_env.cli_play import run_play
 from livestream_env.cli_rollout import AGENTS, FACTORY_FORM, run_rollout
-from livestream_env.cli_rooms import run_room_check, run_room_list, run_room_show, run_room_strip
+from livestream_env.cli_rooms import (
+    run_room_check,
+    run_room_list,
+    run_room_make,
+    run_room_show,
+    run_room_strip,
+)
 from livestream_env.terminal import INTERRUPTED, UsageError, safe_lines
 from livestream_env.version import VERSION
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _command(commands, "demo", run_demo, "play a bundled room, scripted agent beside the workflow")
     _command(commands, "doctor", run_doctor, "check this installation")
-    _add_room(commands.add_parser("room", help="check, show, strip or list rooms"))
+    _add_room(commands.add_parser("room", help="check, show, strip, list or make rooms"))
     _add_rollout(_command(commands, "rollout", run_rollout, "play episodes into a JSONL file"))
     play = _command(commands, "play", run_play, "be the host yourself, in the terminal")
     play.add_argument("--room", required=True, help="room file or bundled name")
@@ -93,7 +96,17 @@ def _add_room(parser: argparse.ArgumentParser) -> None:
     for one in (check, show, strip):
         one.add_argument("room", metavar="FILE", help="room file or bundled name")
     show.add_argument("--comment", help="show what the host sees of this comment, and its key")
-    strip.add_argument("--out", required=True, metavar="FILE")
+    make = _command(commands, "make", run_room_make, "generate a room with its key")
+    make.add_argument("--seed", type=_whole, default=0)
+    make.add_argument("--language", choices=("zh", "en"), default="zh")
+    make.add_argument("--level", type=int, choices=(1, 2, 3), default=2)
+    make.add_argument("--split", choices=("train", "test"), default="train")
+    make.add_argument("--products", type=_count, default=30)
+    make.add_argument("--comments", type=_count, default=60)
+    make.add_argument("--noise", type=float, default=0.2, help="share of noisy comments, 0 to 1")
+    make.add_argument("--chatter", type=float, default=0.1, help="share that asks nothing, 0 to 1")
+    for one in (strip, make):
+        one.add_argument("--out", required=True, metavar="FILE")
 
 
 def _add_rollout(parser: argparse.ArgumentParser) -> None:

@@ -138,3 +138,28 @@ def run_room_list(_: argparse.Namespace) -> int:
     ]
     print_table(("room", "language", "split", "products", "comments"), rows)
     return 0
+
+
+def run_room_make(args: argparse.Namespace) -> int:
+    """Generate a room and write it."""
+    from livestream_env.room_files import expected_counts, save_room
+    from livestream_env.synthetic import make_room
+
+    try:
+        room = make_room(
+            args.seed,
+            args.language,
+            args.products,
+            args.comments,
+            args.level,
+            split=args.split,
+            noise=args.noise,
+            chatter=args.chatter,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    save_room(room, args.out)
+    print(safe_text(f"`{room.room_id}` written to {args.out}"))
+    rows = [(part, str(count)) for part, count in expected_counts(room).items()]
+    print_table(("what comments carry", "comments"), rows)
+    return 0

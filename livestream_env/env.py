@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsFloat
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import gymnasium as gym
 
@@ -40,6 +40,9 @@ from livestream_env.types import (
     Trajectory,
     Turn,
 )
+
+if TYPE_CHECKING:
+    from livestream_env.synthetic import GeneratedRooms
 
 Rubric = Callable[[Trajectory, Room | None], Rewards]
 RoomSource = str | Room
@@ -75,7 +78,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     by field.
 
     Args:
-        room: a room, a file, a folder, a glob, a bundled name, `bundled:train` or `bundled:test`.
+        room: a room, a file, a folder, a glob, a bundled name, `bundled:train`, `bundled:test`, or
+            rooms without end such as `generated:level=2,language=zh,split=train`.
         comment: id of a comment, ids of a burst, `burst:N` (N in a row), `window:10s` (all within
             five seconds before and after one), or `None`: by seed. Seeds 0 to N-1 visit each of
             the N (room, comment) pairs once, zh before en, then by room id.
@@ -155,7 +159,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             result_format=make_result_format(result_format),
             timeout_s=episode_timeout_s,
         )
-        self.rooms = find_rooms(room)
+        self._generated = _generated(room)
+        self.rooms = find_rooms(room) if self._generated is None else [self._generated.room(0)]
         for one in self.rooms:
             _check_comments(one, comment)
         self.render_mode = render_mode
@@ -377,11 +382,9 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     @property
     def tasks(self) -> int:
-        """How many seeds visit every comment (or burst) of the rooms once."""
-        source = self._config.comment
-        burst = 1
-        if isinstance(source, str) and source.startswith("burst:"):
-            burst = _burst_size(source)
+        """How many seeds visit every comment (or burst) of the rooms once; of generated rooms,
+        which have no end, of the first."""
+        burst = _burst_of(self._config.comment)
         return sum(len(room.comments) - burst + 1 for room in self.rooms)
 
     @property
@@ -429,28 +432,27 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     def _chosen(
         self, seed: int, options: Mapping[str, Any] | None
     ) -> tuple[Room, Sequence[Comment]]:
-        rooms, source = self.rooms, self._config.comment
+        rooms, source, generated = self.rooms, self._config.comment, self._generated
         if options:
             _check_options(options)
-            rooms = self._named_rooms(options.get("room"))
+            name = options.get("room")
+            if name is not None:
+                generated = _generated(name)
+                rooms = self._named_rooms(name) if generated is None else [generated.room(0)]
             source = options.get("comment", source)
             for one in rooms:
                 _check_comments(one, source)
-        if source is None:
-            return _by_seed(rooms, seed, 1)
-        if isinstance(source, str) and source.startswith("burst:"):
-            return _by_seed(rooms, seed, _burst_size(source))
-        if isinstance(source, str) and source.startswith("window:"):
-            room, (centre,) = _by_seed(rooms, seed, 1)
-            half_s = _window_s(source) / 2
-            return room, [c for c in room.comments if abs(c.at_s - centre.at_s) <= half_s]
+        if generated is not None:
+            room, index = generated.find(seed)
+            if source is not None and not _is_counted(source):
+                room = generated.room(seed)
+            return room, _of_room(room, source, index)
+        if source is None or _is_counted(source):
+            return _by_seed(rooms, seed, source)
         room = rooms[seed % len(rooms)]
-        ids = [source] if isinstance(source, str) else source
-        return room, [room.comment(comment_id) for comment_id in ids]
+        return room, _of_room(room, source, 0)
 
     def _named_rooms(self, name: Any) -> list[Room]:
-        if name is None:
-            return self.rooms
         own = [room for room in self.rooms if room.room_id == name]
         return own or find_rooms(name)
 
@@ -580,15 +582,50 @@ def _window_s(source: str) -> float:
     return float(found[1])
 
 
-def _by_seed(rooms: Sequence[Room], seed: int, burst: int) -> tuple[Room, Sequence[Comment]]:
-    """Return the comments that a seed visits: file order within room order, `burst` in a row."""
+def _generated(room: RoomSource) -> GeneratedRooms | None:
+    if not isinstance(room, str) or not room.startswith("generated:"):
+        return None
+    from livestream_env.synthetic import parse_generated
+
+    return parse_generated(room)
+
+
+def _is_counted(source: CommentSource) -> bool:
+    """Return whether the seed chooses where a burst or window lies."""
+    return isinstance(source, str) and source.startswith(("burst:", "window:"))
+
+
+def _burst_of(source: CommentSource) -> int:
+    is_burst = isinstance(source, str) and source.startswith("burst:")
+    return _burst_size(str(source)) if is_burst else 1
+
+
+def _by_seed(
+    rooms: Sequence[Room], seed: int, source: CommentSource
+) -> tuple[Room, Sequence[Comment]]:
+    """Return the comments that a seed visits: file order within room order."""
+    burst = 1 if source is None else _burst_of(source)
     counts = [len(room.comments) - burst + 1 for room in rooms]
     number = seed % sum(counts)
     index = 0
     while number >= counts[index]:
         number -= counts[index]
         index += 1
-    return rooms[index], rooms[index].comments[number : number + burst]
+    return rooms[index], _of_room(rooms[index], source, number)
+
+
+def _of_room(room: Room, source: CommentSource, index: int) -> Sequence[Comment]:
+    """Return the comments of a room that `source` names, around the `index`-th where it counts."""
+    if source is None:
+        return room.comments[index : index + 1]
+    if not _is_counted(source):
+        return [room.comment(one) for one in ([source] if isinstance(source, str) else source)]
+    if str(source).startswith("burst:"):
+        size = _burst_of(source)
+        start = min(index, len(room.comments) - size)
+        return room.comments[start : start + size]
+    centre, half_s = room.comments[index], _window_s(str(source)) / 2
+    return [c for c in room.comments if abs(c.at_s - centre.at_s) <= half_s]
 
 
 def _executed(turn: Turn) -> int:

@@ -462,6 +462,8 @@ def find_rooms(source: str | os.PathLike[str] | Room) -> list[Room]:
         raise TypeError(f"`room` is {source!r:.80}; it is a name, a path, a glob or a `Room`")
     name = os.fspath(source)
     kind, colon, split = name.partition(":")
+    if colon and kind == "generated":
+        raise RoomNotFound(f"`{name}` has no end: make one room of it with `make_room`")
     if colon and kind == "bundled":
         if split not in ("train", "test"):
             hint = did_you_mean(split, ("train", "test"))

@@ -12,7 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("apparel", "snacks", "outdoor")
+ROOMS = (
+    *("apparel", "appliances", "duo", "farmstand", "phones", "skincare", "snacks"),
+    *("outdoor", "pets"),
+)
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "rooms"
 Raw = dict[str, Any]
 

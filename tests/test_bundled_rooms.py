@@ -24,7 +24,17 @@ from answer_key import (
 
 import livestream_env as le
 
-COMMENTS = {"apparel": 64, "snacks": 58, "outdoor": 64}
+COMMENTS = {
+    "apparel": 64,
+    "appliances": 75,
+    "duo": 75,
+    "farmstand": 81,
+    "phones": 78,
+    "skincare": 78,
+    "snacks": 58,
+    "outdoor": 64,
+    "pets": 77,
+}
 by_room = pytest.mark.parametrize("name", ROOMS)
 
 
@@ -88,17 +98,32 @@ def test_every_kind_of_check_and_act_occurs(name: str) -> None:
     assert kinds == {"value", "compare", "absent", "unknown"}
 
 
-def test_the_english_room_is_the_test_split_and_the_others_train() -> None:
-    assert le.list_rooms() == ["apparel", "snacks", "outdoor"]
-    assert le.list_rooms("train") == ["apparel", "snacks"]
-    assert le.list_rooms("test") == ["outdoor"]
+def test_two_chinese_and_one_english_room_are_the_test_split() -> None:
+    zh = ["apparel", "appliances", "duo", "farmstand", "phones", "skincare", "snacks"]
+    assert le.list_rooms() == [*zh, "outdoor", "pets", "thrift"]
+    train = ["apparel", "duo", "farmstand", "phones", "snacks", "pets", "thrift"]
+    assert le.list_rooms("train") == train
+    assert le.list_rooms("test") == ["appliances", "skincare", "outdoor"]
+
+
+@pytest.mark.row("R92")
+def test_one_room_has_no_key_and_is_played_all_the_same() -> None:
+    room = le.load_room("thrift")
+    assert len(room.comments) == 40
+    assert room == le.strip_room(room)
+    assert sum(comment.recorded_reply is not None for comment in room.comments) == 20
+    env = le.LiveRoomEnv(room, embedder="lexical")
+    for agent in (le.ScriptedAgent(room), le.WorkflowAgent()):
+        played = [le.rollout(env, agent, seed=seed) for seed in range(40)]
+        assert {str(trajectory.stop_reason) for trajectory in played} == {"replied"}
 
 
 def test_tasks_are_every_comment_of_every_room() -> None:
-    assert len(le.list_tasks()) == 186
-    assert len(le.list_tasks("train")) == 122
-    assert len(le.list_tasks("test")) == 64
-    assert le.list_tasks() == [(name, comment["comment_id"]) for name, comment in raw_comments()]
+    assert len(le.list_tasks()) == 690
+    assert len(le.list_tasks("train")) == 473  # 64 + 75 + 81 + 78 + 58 + 77 + 40
+    assert len(le.list_tasks("test")) == 217  # 75 + 78 + 64
+    keyed = [task for task in le.list_tasks() if task.room_id != "thrift"]
+    assert keyed == [(name, comment["comment_id"]) for name, comment in raw_comments()]
 
 
 # --- wording ---------------------------------------------------------------------------------

@@ -913,3 +913,17 @@ def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
 def test_every_example_is_run() -> None:
     names = {file.stem for file in (ROOT / "examples").glob("*.py")}
     assert names == {"quickstart", "own_agent", "own_room", "fork_branches", "rpc_tools"}
+
+
+def test_a_room_is_made_and_can_be_checked_and_played(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = "--seed 3 --language en --products 5 --comments 8 --level 3 --split test"
+    assert main(f"room make {arguments} --out made.json") == 0
+    made = le.load_room("made.json")
+    assert (made.language, len(made.products), len(made.comments)) == ("en", 5, 8)
+    assert made == le.make_room(3, "en", 5, 8, 3, split="test")
+    assert main("room check made.json") == 0
+    assert main("rollout --room made.json --agent scripted --out out.jsonl") == 0
+    assert main("room make --noise 7 --out made.json") == 2
+    assert "noise" in capsys.readouterr().err

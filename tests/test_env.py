@@ -27,6 +27,7 @@ from rooms_for_tests import SMALL, small_room
 import livestream_env as le
 from livestream_env.env import safe, transcript
 from livestream_env.errors import CommentNotFound, ResetNeeded, RoomNotFound, SandboxError
+from livestream_env.room_files import find_rooms
 from livestream_env.sandbox import LocalSandbox, Sandbox
 from livestream_env.types import (
     FrozenDict,
@@ -243,6 +244,27 @@ def test_an_episode_may_open_with_a_burst() -> None:
     observation, _ = listed.reset(seed=0)
     assert [comment.comment_id for comment in observation.comments] == ["c1", "c3"]
     assert listed.episode.state.at_s == 60
+
+
+def test_generated_rooms_have_no_end() -> None:
+    text = "generated:level=2,language=zh,split=train,products=4,comments=5"
+    env = gym.make("LiveRoom-v0", room=text, embedder="lexical")
+    seen = [env.reset(seed=seed)[1] for seed in (0, 4, 5, 13, 5)]
+    assert [info["comment_ids"] for info in seen] == [["c1"], ["c5"], ["c1"], ["c4"], ["c1"]]
+    assert seen[0]["room_id"] == seen[1]["room_id"] != seen[2]["room_id"]
+    assert seen[2] == seen[4]
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert again.reset(seed=13)[1] == seen[3]
+    fixed = gym.make("LiveRoom-v0", room=text, comment="c2", embedder="lexical")
+    infos = [fixed.reset(seed=seed)[1] for seed in range(2)]
+    assert [info["comment_ids"] for info in infos] == [["c2"], ["c2"]]
+    assert infos[0]["room_id"] != infos[1]["room_id"]
+    burst = gym.make("LiveRoom-v0", room=text, comment="burst:3", embedder="lexical")
+    assert burst.reset(seed=4)[1]["comment_ids"] == ["c3", "c4", "c5"]
+    with pytest.raises(ValueError, match="Did you mean `level`"):
+        gym.make("LiveRoom-v0", room="generated:levl=2")
+    with pytest.raises(RoomNotFound, match="make_room"):
+        find_rooms(text)
 
 
 @pytest.mark.parametrize(
