@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import blake2b
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, get_type_hints, overload
+from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -33,6 +33,7 @@ from pydantic.errors import PydanticUserError
 from livestream_env.errors import SandboxError, ToolError, did_you_mean
 from livestream_env.rooms import Room
 from livestream_env.tools import (
+    DEFAULT_TOOLS,
     LOCK,
     TOOLS,
     Outcome,
@@ -42,7 +43,6 @@ from livestream_env.tools import (
     schema_fault,
     to_json,
     tool_spec,
-    tool_specs,
     wording,
 )
 from livestream_env.types import Fact, FactValue, State, ToolSpec, freeze
@@ -544,10 +544,19 @@ def _compiled(spec: ToolSpec) -> Callable[[Mapping[str, Any]], object]:
 ToolSource = str | CustomTool
 
 
-def resolve_tools(
-    tools: Sequence[ToolSource] | None, language: str
-) -> tuple[tuple[ToolSpec, ...], dict[str, CustomTool]]:
-    """Return the specs of the tools that are offered, and those of them that are a user's own.
+class Offer(NamedTuple):
+    """The tools that a sandbox offers."""
+
+    specs: tuple[ToolSpec, ...]
+    own: Mapping[str, CustomTool]
+    """Those of them that are a user's own."""
+    names: frozenset[str]
+    remembered: frozenset[str]
+    """Bundled tools whose results may be remembered."""
+
+
+def resolve_tools(tools: Sequence[ToolSource] | None, language: str) -> Offer:
+    """Return the tools that are offered; equal lists of bundled names give one `Offer`.
 
     A tool is a bundled name, `package.module:name`, the name of an entry point of the group
     `livestream_env.tools`, or an object that `tool` made; `None` offers the bundled ones.
@@ -556,10 +565,21 @@ def resolve_tools(
         ValueError: a name is none of these; the message names the nearest. Or two share a name.
         TypeError: an object is no tool.
     """
-    if tools is None:
-        return tool_specs(language), {}
     if isinstance(tools, str):
         raise TypeError(f"`tools` is {tools!r}; it is a list of names or tools")
+    listed = DEFAULT_TOOLS if tools is None else tuple(tools)
+    names = [one for one in listed if isinstance(one, str) and one in TOOLS]
+    if len(names) == len(listed):
+        return _bundled_offer(tuple(names), language)
+    return _made_offer(listed, language)
+
+
+@lru_cache(maxsize=256)
+def _bundled_offer(names: tuple[str, ...], language: str) -> Offer:
+    return _made_offer(names, language)
+
+
+def _made_offer(tools: Sequence[ToolSource], language: str) -> Offer:
     specs: dict[str, ToolSpec] = {}
     own: dict[str, CustomTool] = {}
     for source in tools:
@@ -574,7 +594,8 @@ def resolve_tools(
         if own.get(found.name, found) is not found:
             raise ValueError(f"two tools are named `{found.name}`; give one another `name=`")
         specs[found.name], own[found.name] = found.spec, found
-    return tuple(specs.values()), own
+    remembered = frozenset(name for name, spec in specs.items() if spec.pure and name not in own)
+    return Offer(tuple(specs.values()), own, frozenset(specs), remembered)
 
 
 def _named(name: str) -> Any:

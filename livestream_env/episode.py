@@ -147,9 +147,11 @@ class Episode:
         self._follow_ups = [(c.comment_id, f) for c in comments for f in c.follow_ups]
         self._same_as = {c.comment_id: c.same_as for c in comments if c.same_as is not None}
         made = self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
-        self.prompt: tuple[Message, ...] = _checked_prompt(made)
+        self.prompt: tuple[Message, ...] = (
+            made if type(made) is tuple and made and prompt is None else _checked_prompt(made)
+        )
         self._comment_ids = tuple([comment.comment_id for comment in view.comments])
-        self._rule_needed = any(spec.name == RULE_TOOL for spec in self.specs)
+        self._rule_needed = RULE_TOOL in [spec.name for spec in self.specs]
         self._situation = "\0".join(
             (view.room_id, view.content_hash, view.language, *self._comment_ids)
         )

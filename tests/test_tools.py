@@ -847,7 +847,7 @@ def follow_up_texts(follow_up: FollowUp) -> Iterator[str]:
         yield from follow_up.when
 
 
-@pytest.mark.parametrize("name", list_rooms())
+@pytest.mark.parametrize("name", [name for name in list_rooms() if name != "thrift"])  # no key
 def test_nothing_of_the_key_leaks_into_what_the_agent_is_told(name: str) -> None:
     room = load_room(name)
     key = {t for c in room.comments for t in key_texts(c.expected)}

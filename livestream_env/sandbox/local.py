@@ -61,10 +61,8 @@ class LocalSandbox:
     ) -> None:
         self.room = room
         self.language = language or room.language
-        self.specs: tuple[ToolSpec, ...]
-        self.specs, self._own = resolve_tools(tools, self.language)
-        self._names = {spec.name for spec in self.specs}
-        self._pure = {spec.name for spec in self.specs if spec.pure} - set(self._own)
+        self._offer = resolve_tools(tools, self.language)
+        self.specs: tuple[ToolSpec, ...] = self._offer.specs
         self._memory = memory
         self._timeout_s = tool_timeout_s
         self._seed = 0
@@ -106,13 +104,13 @@ class LocalSandbox:
 
     def call(self, call: ToolCall) -> ToolResult:
         """Run one call on the room as of now."""
-        world = self._begin_call()
-        name = call.name
-        if name in self._own:
-            own = self._own[name]
-            outcome = self._once(world, own, call) or own.run(
-                world, self._context(world), call.arguments
-            )
+        world, name, offer = self._begin_call(), call.name, self._offer
+        if self._memory and name in offer.remembered:
+            outcome = _remembered(world, name, call.arguments)
+        elif name in offer.own:
+            own = offer.own[name]
+            found = self._once(world, own, call)
+            outcome = found or own.run(world, self._context(world), call.arguments)
             self._remember(world, own, call, outcome)
         else:
             outcome = self._bundled(world, call)
@@ -121,9 +119,9 @@ class LocalSandbox:
     async def acall(self, call: ToolCall) -> ToolResult:
         """Run one call as `call` does, awaiting a user's own tool."""
         world = self._begin_call()
-        if call.name not in self._own:
+        if call.name not in self._offer.own:
             return self._end_call(world, call, self._bundled(world, call))
-        own = self._own[call.name]
+        own = self._offer.own[call.name]
         outcome = self._once(world, own, call)
         if outcome is None:
             outcome = await own.arun(world, self._context(world), call.arguments)
@@ -138,9 +136,9 @@ class LocalSandbox:
 
     def _bundled(self, world: World, call: ToolCall) -> Outcome:
         name = call.name
-        if name not in self._names:
+        if name not in self._offer.names:
             return self._unknown_tool(name)
-        if self._memory and name in self._pure:
+        if self._memory and name in self._offer.remembered:
             return _remembered(world, name, call.arguments)
         return run_tool(world, name, call.arguments)
 
