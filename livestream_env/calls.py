@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from livestream_env.words import clean_text
 
 DEEPEST = 64
 """Levels that arguments may be nested: more than any tool takes, and every writer can hold it."""
+
+
+MOST_CALLS = 256
+"""Calls of one message that are read; what follows them is one fault."""
 
 
 class Reading:
@@ -31,17 +36,31 @@ class Reading:
         """Take a call whose arguments are an object or JSON text."""
         if not call_id or any(call.id == call_id for call in self.calls):
             call_id = f"{self.prefix}{len(self.calls)}"
-        self.calls.append(call_of({"name": name, "arguments": given}, raw, call_id))
+        self.take(call_of({"name": name, "arguments": given}, raw, call_id))
 
     def fault(self, code: str, problem: str, raw: str) -> None:
         """Take a call that cannot be read."""
         call_id = f"{self.prefix}{len(self.calls)}"
-        self.calls.append(ToolCall(call_id, "", EMPTY, f"{code}: {problem}", raw.strip()))
+        self.take(ToolCall(call_id, "", EMPTY, f"{code}: {problem}", raw.strip()))
+
+    def take(self, call: ToolCall) -> None:
+        """Keep a call.
+
+        Raises:
+            Overfull: the message holds more than `MOST_CALLS`.
+        """
+        if len(self.calls) == MOST_CALLS:
+            raise Overfull
+        self.calls.append(call)
 
     def properties(self, name: str) -> Mapping[str, Any] | None:
         """Return the schemas of a tool's parameters; `None` for a tool that is not known."""
         known = (spec.parameters for spec in self.tools if spec.name == name)
         return next((schema.get("properties") or {} for schema in known), None)
+
+
+class Overfull(Exception):
+    """A message holds more calls than are read."""
 
 
 class Malformed(ValueError):
@@ -58,7 +77,8 @@ def pairs_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def twice(keys: Sequence[str]) -> str:
     """Name the key that occurs twice."""
-    twice = next(key for key in keys if keys.count(key) > 1)
+    counts = Counter(keys)
+    twice = next(key for key in keys if counts[key] > 1)
     return f"the key `{clean_text(twice)[:50]}` occurs twice"
 
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from livestream_env.calls import (
     DECODER,
+    MOST_CALLS,
     Malformed,
+    Overfull,
     Reading,
     call_of,
     json_fault,
@@ -24,7 +26,7 @@ from livestream_env.calls import (
 )
 from livestream_env.errors import did_you_mean
 from livestream_env.pythonic import LFM2_OPEN, NAME_AND_PAREN, read_python, read_pythonic
-from livestream_env.types import ToolSpec
+from livestream_env.types import EMPTY, ToolCall, ToolSpec
 from livestream_env.words import clean_text
 
 END_TOKENS = (
@@ -60,6 +62,16 @@ def read_calls(
         ValueError: there is no such dialect.
     """
     out = Reading(prefix, dialect, tools)
+    try:
+        return _read(text, out)
+    except Overfull:
+        problem = f"unsupported: a message holds more than {MOST_CALLS} calls; the rest is not read"
+        out.calls[-1] = ToolCall(out.calls[-1].id, "", EMPTY, problem, "")
+        return out
+
+
+def _read(text: str, out: Reading) -> Reading:
+    dialect = out.dialect
     begin = _BEGIN if dialect is None else _begin_of(dialect)
     position = kept = 0
     end: int | None
@@ -95,13 +107,16 @@ def read_calls(
 def without_calls(text: str) -> str:
     """Blank every call that can be read, so that the thinking tags left are the model's own."""
     pieces: list[str] = []
-    position = 0
-    out = Reading("", None, ())
-    while (match := _BEGIN.search(text, position)) is not None:
+    position = read = 0
+    while read < MOST_CALLS and (match := _BEGIN.search(text, position)) is not None:
+        read += 1
         start, mark = match.span()
-        known = len(out.calls)
-        end = _READERS[str(match.lastgroup)](text, start, mark, out)
-        if end is None or any(call.error is not None for call in out.calls[known:]):
+        out = Reading("", None, ())
+        try:
+            end = _READERS[str(match.lastgroup)](text, start, mark, out)
+        except Overfull:
+            end = None
+        if end is None or any(call.error is not None for call in out.calls):
             end = max(mark, start + 1)
             pieces.append(text[position:end])
         else:
@@ -157,7 +172,7 @@ def _read_objects(body: str, position: int, out: Reading, *, in_prose: bool = Fa
             out.fault("invalid_json", json_fault(error), body[start:position])
         else:
             call_id = f"{out.prefix}{len(out.calls)}"
-            out.calls.append(call_of(value, body[start:position], call_id))
+            out.take(call_of(value, body[start:position], call_id))
         while position < end and body[position] in " \t\r\n,;":
             position += 1
         if in_prose and _MORE.match(body, position) is None:
@@ -201,7 +216,7 @@ def _hermes(text: str, start: int, mark: int, out: Reading) -> int:
     else:
         close = end + text.startswith("\n", end)
         if text.startswith(_CLOSE, close):
-            out.calls.append(call_of(value, text[at:end], f"{out.prefix}{len(out.calls)}"))
+            out.take(call_of(value, text[at:end], f"{out.prefix}{len(out.calls)}"))
             return close + len(_CLOSE)
         close = text.find(_CLOSE, end)
     if close < 0:

@@ -58,6 +58,9 @@ _STATUS = {
     StopReason.ABORTED: Status.ENV_ERROR,
     StopReason.ENV_ERROR: Status.ENV_ERROR,
 }
+_FAULTS = frozenset(
+    {"invalid_json", "unclosed", "missing_name", "invalid_arguments", "unsupported"}
+)
 _REFUSED = frozenset({"tool_limit", "tool_not_available"})
 _NOT_EXECUTED = _REFUSED | {"unknown_tool", "invalid_arguments"}
 _NONE_REFUSED: Mapping[int, ToolResult] = {}
@@ -289,6 +292,7 @@ class Episode:
         language = self.view.language
         if call.error is not None:
             code, _, problem = call.error.partition(": ")
+            code = code if code in _FAULTS else "invalid_call"
             content = error_content(language, code, problem=problem)
             return ToolResult(call.id, content, error=code)
         if self.phase == "reply":

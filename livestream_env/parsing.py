@@ -101,11 +101,18 @@ def _marked(content: str, reasoning: str) -> Action:
 
 def _without_end(text: str) -> str:
     """Drop end tokens at the end of the text."""
-    if text.endswith((">", "\n", " ")) and not text.endswith("</tool_call>"):
-        text = text.rstrip()
-        while text.endswith(END_TOKENS):
-            text = text[: text.rindex("<")].rstrip()
-    return text
+    if not text.endswith((">", "\n", " ")) or text.endswith("</tool_call>"):
+        return text
+    end = _past_blanks(text, len(text))
+    while text.endswith(END_TOKENS, 0, end):
+        end = _past_blanks(text, text.rindex("<", 0, end))
+    return text[:end]
+
+
+def _past_blanks(text: str, end: int) -> int:
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end
 
 
 def _split_thinking(text: str) -> tuple[str, str]:
@@ -252,7 +259,7 @@ def _part_text(part: object) -> str:
     )
 
 
-_SEQUENCES = ("token_ids", "logprobs", "prompt_ids", "covers", "skips")
+_SEQUENCES = ("token_ids", "logprobs", "prompt_ids", "covers", "skips", "events")
 
 
 def _checked(action: Action, turn: int) -> Action:
@@ -262,16 +269,29 @@ def _checked(action: Action, turn: int) -> Action:
         raise InvalidAction("an action's message is a `Message` of role `assistant`")
     texts = (message.content, message.reasoning, action.speech or "")
     if not all(isinstance(text, str) for text in texts):
-        raise InvalidAction(f"an action's content, reasoning and speech are text; got {texts!r}")
+        raise InvalidAction(
+            f"an action's content, reasoning and speech are text; got {str(texts)[:200]}"
+        )
+    if not isinstance(message.tool_call_id, str | None):
+        raise InvalidAction(f"an action's `tool_call_id` is text, not {message.tool_call_id!r}")
     if action.channel not in ("danmaku", "speech"):
         raise InvalidAction(f"invalid_channel: got `{action.channel}`; use `danmaku` or `speech`")
     own: dict[str, Any] = {}
     for name in _SEQUENCES:
         value = getattr(action, name)
-        if value is not None and type(value) is not tuple:
-            own[name] = _own_tuple(name, value)
+        if value is None and name in _MAY_LACK:
+            continue
+        if type(value) is not tuple:
+            value = own[name] = _own_tuple(name, value)
+        if not _KINDS[name].issuperset(map(type, value)):
+            kinds = " or ".join(sorted(kind.__name__ for kind in _KINDS[name]))
+            raise InvalidAction(f"an action's `{name}` holds {kinds}; got {str(value)[:200]!r}")
     if type(action.extras) is not FrozenDict:
         own["extras"] = _own_object("extras", action.extras)
+    if not isinstance(message.tool_calls, tuple | list):
+        raise InvalidAction(
+            f"an action's `tool_calls` are a tuple, not {str(message.tool_calls)[:200]}"
+        )
     if message.tool_calls:
         own["message"] = replace(message, tool_calls=_own_calls(message.tool_calls, turn))
     action = replace(action, **own) if own else action
@@ -281,14 +301,31 @@ def _checked(action: Action, turn: int) -> Action:
     return action
 
 
+_MAY_LACK = frozenset({"token_ids", "logprobs", "prompt_ids"})
+_KINDS: dict[str, frozenset[type]] = {
+    "token_ids": frozenset({int}),
+    "prompt_ids": frozenset({int}),
+    "logprobs": frozenset({int, float}),
+    "covers": frozenset({str}),
+    "skips": frozenset({str}),
+    "events": frozenset({TurnEvent}),
+}
+_TEXT = frozenset({str, type(None)})
+
+
 def _own_tuple(name: str, value: object) -> tuple[Any, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise InvalidAction(f"an action's `{name}` is a tuple, not {value!r}")
+        raise InvalidAction(f"an action's `{name}` is a tuple, not {str(value)[:200]!r}")
     return tuple(value)
 
 
 def _own_object(name: str, value: object) -> FrozenDict:
-    if type(value) is FrozenDict and _PLAIN.issuperset(map(type, value.values())):
+    if (
+        type(value) is FrozenDict
+        and _PLAIN.issuperset(map(type, value.values()))
+        and _TEXT.issuperset(map(type, value))
+        and None not in value
+    ):
         return value
     fault = unfit(value) if isinstance(value, dict) else f"got {value!r}"
     if not isinstance(value, dict) or fault is not None:
@@ -299,8 +336,11 @@ def _own_object(name: str, value: object) -> FrozenDict:
 def _own_calls(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     """Return the calls with ids that differ from each other, and frozen arguments."""
     for call in calls:
-        if not isinstance(call, ToolCall) or not isinstance(call.name, str):
-            raise InvalidAction(f"got the call {call!r}; an action's calls are `ToolCall`s")
+        is_call = isinstance(call, ToolCall) and isinstance(call.name, str)
+        if not is_call or not _TEXT.issuperset(map(type, (call.id, call.error, call.raw))):
+            raise InvalidAction(
+                f"got the call {str(call)[:200]}; an action's calls are `ToolCall`s"
+            )
     taken = {call.id for call in calls}
     seen: set[str] = set()
     made: list[ToolCall] = []

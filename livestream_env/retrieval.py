@@ -307,11 +307,17 @@ class TextIndex:
     """
 
     def __init__(
-        self, embedder: Embedder, texts: Sequence[str], records: Sequence[int] | None = None
+        self,
+        embedder: Embedder,
+        texts: Sequence[str],
+        records: Sequence[int] | None = None,
+        *,
+        rewrites: bool = True,
     ) -> None:
         """Embed the texts; `records[i]` is the record of text i, by default i itself.
 
-        A text without letters or digits, or whose vector is zero or not finite, is kept out.
+        Without `rewrites` a query keeps its own words. A text without letters or digits, or whose
+        vector is zero or not finite, is kept out.
         """
         records = range(len(texts)) if records is None else records
         if len(records) != len(texts):
@@ -320,7 +326,7 @@ class TextIndex:
         rows = (_kept if is_kept and texts else _embed)(embedder, texts)
         kept = np.flatnonzero(rows.any(axis=1))
         self.embedder = embedder
-        self._rewriter = Rewriter(texts)
+        self._rewriter = Rewriter(texts if rewrites else ())
         self._records = [int(records[i]) for i in kept.tolist()]
         self._index = _flat_index(rows[kept])
 

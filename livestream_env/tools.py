@@ -182,10 +182,13 @@ class RoomIndex:
         found: T = self._built[name]
         return found
 
-    def _texts(self, name: str, texts: Iterable[tuple[int, str]]) -> TextIndex:
+    def _texts(
+        self, name: str, texts: Iterable[tuple[int, str]], *, rewrites: bool = True
+    ) -> TextIndex:
         def build() -> TextIndex:
             pairs = list(texts)
-            return TextIndex(self.embedder, [text for _, text in pairs], [i for i, _ in pairs])
+            shown, records = [text for _, text in pairs], [i for i, _ in pairs]
+            return TextIndex(self.embedder, shown, records, rewrites=rewrites)
 
         return self._once(name, build)
 
@@ -202,8 +205,10 @@ class RoomIndex:
 
     @property
     def comments(self) -> TextIndex:
-        """Vectors of the comments; records are comment numbers."""
-        return self._texts("comments", ((i, c.text) for i, c in enumerate(self.room.comments)))
+        """Vectors of the comments; records are comment numbers. Queries keep their own words, for
+        later comments must not change what is found of earlier ones."""
+        comments = ((i, c.text) for i, c in enumerate(self.room.comments))
+        return self._texts("comments", comments, rewrites=False)
 
     @property
     def intents(self) -> TextIndex:
@@ -215,18 +220,20 @@ class RoomIndex:
         """For each FAQ the numbers of all that share one of its phrasings, itself included."""
         return self._once("same questions", lambda: _same_questions(self.room.faqs))
 
-    @property
-    def product_words(self) -> LexicalScorer:
-        """Words of names, variants and attributes; records are product numbers."""
+    def product_words(self, listed: frozenset[int]) -> LexicalScorer:
+        """Words of names, variants and attributes of the listed products; those listed later do
+        not weigh. Records are places in `sorted(listed)`."""
+        products = [self.room.products[i] for i in sorted(listed)]
         return self._once(
-            "words", lambda: LexicalScorer(list(map(_product_fields, self.room.products)))
+            f"words {sorted(listed)}", lambda: LexicalScorer(list(map(_product_fields, products)))
         )
 
-    @property
-    def product_texts(self) -> TextIndex:
-        """Vectors of product names and attributes, for words that no product holds."""
-        products = enumerate(self.room.products)
-        return self._texts("products", ((i, t) for i, p in products for t in _product_texts(p)))
+    def product_texts(self, listed: frozenset[int]) -> TextIndex:
+        """Vectors of names and attributes of the listed products, for words that none holds;
+        records are product numbers."""
+        products = ((i, self.room.products[i]) for i in sorted(listed))
+        texts = ((i, t) for i, product in products for t in _product_texts(product))
+        return self._texts(f"products {sorted(listed)}", texts)
 
     def moment(self, at_s: float, comment: Comment | None = None) -> Moment:
         """Return the room as of `at_s`, remembered per time and current product."""
@@ -396,16 +403,19 @@ def find_products(world: World, keyword: str) -> list[Product]:
     if numbers:
         return named[:8]
     listed = {product.product_id: product for product in world.room.products}
-    allowed = {i for i, p in enumerate(world.index.room.products) if p.product_id in listed}
-    hits = world.index.product_words.search(keyword, len(allowed), allowed=allowed)
+    catalogue = world.index.room.products
+    numbered = [i for i, product in enumerate(catalogue) if product.product_id in listed]
+    shown = frozenset(numbered)
+    found = world.index.product_words(shown).search(keyword, len(numbered))
+    hits = [(numbered[place], score) for place, score in found]
     alike = [number for number, score in hits if score == hits[0][1]]
     if not hits:
-        hits = _nearest(world, world.index.product_texts, keyword, PRODUCT_HITS, allowed)
+        hits = _nearest(world, world.index.product_texts(shown), keyword, PRODUCT_HITS)
     elif len(alike) > 1 and hits[0][1] < 1:  # words decide nothing, and leave some unfound
-        texts = world.index.product_texts
+        texts = world.index.product_texts(shown)
         near = texts.search(keyword, len(alike), allowed=alike, floor=-1.0)
         hits = [*near, *hits[len(near) :]] if len(near) == len(alike) else hits
-    return [listed[world.index.room.products[i].product_id] for i, _ in hits[:PRODUCT_HITS]]
+    return [listed[catalogue[i].product_id] for i, _ in hits[:PRODUCT_HITS]]
 
 
 def _product_entry(

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import livestream_env as le
+from livestream_env.calls import MOST_CALLS
 from livestream_env.dialects import DIALECTS, dialect_of
 from livestream_env.parsing import parse_text, to_action
 from livestream_env.types import Action, ToolSpec, Trajectory, Turn, freeze
@@ -881,8 +882,16 @@ def test_bfcl_gold_is_read_as_ast_reads_it(shared_data: Path) -> None:
             assert expected.items() <= dict(call.arguments).items()
     assert len(reported) == 4
     assert all(text.startswith("post_tweet('") for text, _ in reported)
-    several = "[" + ", ".join(gold) + "]"
-    assert len(to_action(several).message.tool_calls) == 1142
+    several = "[" + ", ".join(gold[:200]) + "]"
+    assert len(to_action(several).message.tool_calls) == 200
+
+
+def test_what_follows_256_calls_is_one_fault() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    calls = to_action(call * 300).message.tool_calls
+    assert len(calls) == MOST_CALLS == 256
+    assert [one.error for one in calls[:-1]] == [None] * 255
+    assert str(calls[-1].error).startswith("unsupported: ")
 
 
 def test_bfcl_and_acebench_answers_are_read_in_every_dialect(shared_data: Path) -> None:

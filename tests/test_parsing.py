@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from livestream_env.errors import InvalidAction
 from livestream_env.parsing import parse_message, to_action
-from livestream_env.types import Action, Message, ToolCall, Trajectory, Turn, freeze
+from livestream_env.types import Action, FrozenDict, Message, ToolCall, Trajectory, Turn, freeze
 
 FAQ = '{"name": "search_faq", "arguments": {"query": "包邮吗"}}'
 RULE = '{"name": "get_reply_rule", "arguments": {"intent": "发货物流"}}'
@@ -639,3 +640,26 @@ def test_every_well_formed_call_is_read_as_it_was_written(arguments: dict[str, A
         body = json.dumps({"name": "f", "arguments": arguments}, ensure_ascii=ascii_only)
         assert calls_of(f"<tool_call>{body}</tool_call>") == [("f", arguments)]
         assert calls_of(body) == [("f", arguments)] or "<tool_call>" in body
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"events": None},
+        {"events": "x"},
+        {"covers": (1,)},
+        {"skips": None},
+        {"token_ids": ("x",)},
+        {"logprobs": ("x",), "token_ids": (1,)},
+        {"extras": {"x": object()}},
+        {"message": Message("assistant", "x", None)},  # type: ignore[arg-type]
+        {"message": Message("assistant", "x", (), 5)},  # type: ignore[arg-type]
+        {"message": Message("assistant", "x", (ToolCall(3, "f"),))},  # type: ignore[arg-type]
+        {"message": Message("assistant", "x", (ToolCall("a", "f", error=3),))},  # type: ignore[arg-type]
+        {"message": Message("assistant", "x", (ToolCall("a", "f", FrozenDict({1: 2})),))},
+        {"message": Message("assistant", "x", (ToolCall("a", "f", FrozenDict({"a": 1, 2: 2})),))},
+    ],
+)
+def test_an_action_of_other_types_is_the_callers_mistake(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidAction):
+        to_action(replace(Action.reply("好"), **change))

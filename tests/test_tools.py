@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rooms_for_tests import small_room
 
 from livestream_env.agents import ScriptedAgent
 from livestream_env.drivers import rollout
@@ -20,7 +21,7 @@ from livestream_env.room_files import list_rooms, load_room, validate_room
 from livestream_env.rooms import Expected, FollowUp, Room, Statement
 from livestream_env.sandbox import LocalSandbox
 from livestream_env.tools import TOOLS, argument_fault, find_faqs, tool_specs, wording
-from livestream_env.types import Action, Fact, ToolCall, ToolResult, freeze
+from livestream_env.types import Action, Fact, FrozenDict, ToolCall, ToolResult, freeze
 
 ROOT = Path(__file__).parents[1]
 NAMES = (
@@ -891,3 +892,23 @@ def test_an_action_text_that_asks_for_the_key_gets_an_error_only() -> None:
     assert to_action(text) != Action.reply(text)
     observation, *_ = env.step(text)
     assert json.loads(observation.messages[0].content)["错误"] == "unknown_tool"
+
+
+def test_goods_listed_later_do_not_change_what_is_found() -> None:
+    early = [
+        {"product_id": "a", "link_no": 1, "name": "羽绒服"},
+        {"product_id": "b", "link_no": 2, "name": "面霜"},
+    ]
+    late = [{"product_id": f"l{i}", "link_no": 10 + i, "name": f"羽绒 面霜 {i}"} for i in range(6)]
+    events = [{"at_s": 100, "kind": "listed", "target": f"l{i}"} for i in range(6)]
+    found = []
+    for products, changes in ((early, []), ([*early, *late], events)):
+        room = small_room(products=products, events=changes, script=[])
+        sandbox = LocalSandbox(room, embedder="lexical")
+        sandbox.reset(seed=0, comments=["c1"])
+        calls = [
+            ToolCall("x", "search_product_by_keyword", FrozenDict(keyword=keyword))
+            for keyword in ("羽绒 面霜", "羽绒服面霜", "面霜", "羽绒")
+        ]
+        found.append([sandbox.call(call).content for call in calls])
+    assert found[0] == found[1]
