@@ -332,6 +332,12 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             "agent": episode.agent,
             "phase": episode.phase,
             "events": [event.kind for event in events] if events else [],
+            "calls": {
+                "attempted": episode.calls_attempted,
+                "parsed": episode.calls_attempted - episode.calls_unparsed,
+                "executed": episode.calls_executed,
+                "over_limit": episode.calls_over_limit,
+            },
             "stop_reason": None if stop is None else stop.value,
             "status": "running" if stop is None else episode.status.value,
         }

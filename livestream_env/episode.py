@@ -106,6 +106,10 @@ class Episode:
         "_told_off",
         "_used",
         "agent",
+        "calls_attempted",
+        "calls_executed",
+        "calls_over_limit",
+        "calls_unparsed",
         "faults",
         "group",
         "phase",
@@ -177,6 +181,8 @@ class Episode:
         self._spoken: set[int] = set()
         self._used: dict[str, int] = {}
         self._phase_turns = 0
+        self.calls_attempted = self.calls_unparsed = 0
+        self.calls_executed = self.calls_over_limit = 0
         self._known: set[tuple[str, str, str]] = set()
         self._known_sum = 0
         self._key: str | None = None
@@ -499,10 +505,17 @@ class Episode:
         self.turns.append(turn)
         self._phase_turns += 1
         state = self.state
-        for call, result in zip(turn.action.message.tool_calls, turn.results, strict=False):
+        calls = turn.action.message.tool_calls
+        self.calls_attempted += len(calls)
+        for call, result in zip(calls, turn.results, strict=False):
             self._learn(call, result)
-            if call.error is not None or result.error in _NOT_EXECUTED:
+            if call.error is not None:
+                self.calls_unparsed += 1
                 continue
+            if result.error in _NOT_EXECUTED:
+                self.calls_over_limit += result.error == "tool_limit"
+                continue
+            self.calls_executed += 1
             self._used[call.name] = self._used.get(call.name, 0) + 1
             if result.error is None and call.name == RULE_TOOL and not self.rule_found:
                 self.rule_found = True

@@ -97,6 +97,17 @@ def test_info_is_json() -> None:
         assert json.loads(json.dumps(info)) == info
 
 
+@pytest.mark.row("R75")
+def test_info_counts_calls_attempted_parsed_executed_and_over_the_limit() -> None:
+    env = small_env(max_same_tool=2)
+    env.reset(seed=0)
+    bad = '<tool_call>{"name": "search_faq",}</tool_call>'
+    env.step(HERMES * 2 + bad + HERMES)
+    *_, info = env.step(le.Action.calls(("no_tool", {}), ("search_script", {"query": "腰果"})))
+    assert info["calls"] == {"attempted": 6, "parsed": 5, "executed": 3, "over_limit": 1}
+    assert env.fork().episode.calls_executed == 3
+
+
 def test_the_spec_survives_json() -> None:
     env = gym.make("LiveRoom-v0", room="snacks", comment=["c02", "c10"], max_turns=5, language="en")
     again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
