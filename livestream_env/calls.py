@@ -135,6 +135,28 @@ def call_of(value: Any, raw: str, call_id: str) -> ToolCall:
     return ToolCall(call_id, name.strip(), arguments)
 
 
+def lone_call(text: str, turn: int) -> ToolCall | None:
+    """Read a text that is one plain Hermes call and nothing else, the commonest by far.
+
+    `None` for every other text, which the dialects then read.
+    """
+    if not text.startswith("<tool_call>") or text.find("</tool_call>") != len(text) - 12:
+        return None
+    body = text[11:-12].strip()
+    try:
+        value, end = DECODER.raw_decode(body)
+    except (ValueError, RecursionError):
+        return None
+    if end != len(body) or type(value) is not dict or len(value) != 2:
+        return None
+    name, given = value.get("name"), value.get("arguments")
+    if type(name) is not str or type(given) is not dict or not name.strip():
+        return None
+    if not SCALARS.issuperset(map(type, given.values())):
+        return None
+    return ToolCall(f"call_{turn}_0", name.strip(), FrozenDict(given))
+
+
 _BESIDE = frozenset({"name", "id", "type", "index"})
 
 

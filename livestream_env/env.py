@@ -270,7 +270,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             raise
         except Exception as error:
             raise call_failed(call, error) from error
-        return checked_result(call, result)
+        is_its = type(result) is ToolResult and result.call_id == call.id
+        return result if is_its and type(result.content) is str else checked_result(call, result)
 
     def fail_step(self, error: SandboxError) -> Observation:
         """End the episode because infrastructure failed while its calls were run."""

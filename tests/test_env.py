@@ -827,6 +827,41 @@ def test_the_index_of_a_room_is_built_once_for_all_sandboxes() -> None:
     assert LocalSandbox(relabelled, embedder="lexical").index is found[0]
 
 
+FORK = """
+import os, signal, threading, warnings
+import livestream_env as le
+warnings.simplefilter("ignore")
+room = le.load_room("snacks")
+stop = False
+
+def play(number):
+    while not stop:
+        number += 10
+        own = room.model_copy(update={"title": str(number)})
+        env = le.LiveRoomEnv(own, embedder="lexical")
+        env.reset(seed=number)
+        env.step(le.Action.call("search_faq", query=str(number)))
+
+threads = [threading.Thread(target=play, args=(k,)) for k in range(3)]
+for thread in threads:
+    thread.start()
+for child in range(4):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        env = le.LiveRoomEnv(room.model_copy(update={"title": f"child{child}"}), embedder="lexical")
+        env.reset(seed=0)
+        env.step(le.Action.call("search_faq", query="fork"))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+stop = True
+"""
+
+
+def test_a_child_forked_while_threads_play_does_not_hang() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=120)
+
+
 # --- rendering -------------------------------------------------------------------------------
 
 

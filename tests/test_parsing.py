@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from livestream_env.errors import InvalidAction
-from livestream_env.parsing import parse_message, to_action
+from livestream_env.parsing import parse_message, parse_text, to_action
 from livestream_env.types import Action, FrozenDict, Message, ToolCall, Trajectory, Turn, freeze
 
 FAQ = '{"name": "search_faq", "arguments": {"query": "包邮吗"}}'
@@ -663,3 +663,23 @@ def test_every_well_formed_call_is_read_as_it_was_written(arguments: dict[str, A
 def test_an_action_of_other_types_is_the_callers_mistake(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidAction):
         to_action(replace(Action.reply("好"), **change))
+
+
+LONE = [
+    '<tool_call>{"name": "f", "arguments": {"a": "包邮吗", "b": 1, "c": null}}</tool_call>',
+    '<tool_call>\n{"arguments": {}, "name": " f "}\n</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": [1]}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
+    '<tool_call>{"name": "f"}</tool_call>',
+    '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {}}{"name": "g", "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {}}</tool_call></tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": "\\ud83d"}}</tool_call>',
+    '<tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>',
+]
+
+
+@pytest.mark.parametrize("text", LONE)
+def test_the_short_way_reads_what_the_dialects_read(text: str) -> None:
+    assert parse_text(text, turn=3) == parse_text(text, "hermes", turn=3)
