@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -71,12 +70,36 @@ Whole = Annotated[int, Field(ge=0, le=LARGEST), BeforeValidator(_no_bool)]
 Scalar = int | Finite | str | bool | None
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 """A JSON object, copied."""
+T = TypeVar("T")
 KEY_FIELDS = frozenset({"same_as", "follow_ups", "expected"})
+
+
+class _once(Generic[T]):
+    """A property that is computed once.
+
+    `functools.cached_property` takes a lock in Python 3.11, which a fork may leave held for ever.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        value = self._function(instance)
+        instance.__dict__[self._name] = value
+        return value
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        ignored_types=(_once,),
     )
 
 
@@ -438,13 +461,13 @@ class Room(_Model):
             copied.__dict__.pop(name, None)
         return copied
 
-    @cached_property
+    @_once
     def content_hash(self) -> str:
         """128-bit blake2b over the canonical JSON of the world (32 hex digits)."""
         text = json.dumps(_world(self), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    @cached_property
+    @_once
     def _comments_by_id(self) -> dict[str, Comment]:
         return {comment.comment_id: comment for comment in self.comments}
 
@@ -464,7 +487,7 @@ class Room(_Model):
             )
         return found
 
-    @cached_property
+    @_once
     def all_promotions(self) -> tuple[Promotion, ...]:
         """The room's and the products' promotions, each with its scope filled in."""
         own = [p.model_copy(update={"scope": p.scope or "room"}) for p in self.promotions]

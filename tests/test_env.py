@@ -842,7 +842,10 @@ def play(number):
         env.reset(seed=number)
         env.step(le.Action.call("search_faq", query=str(number)))
 
-threads = [threading.Thread(target=play, args=(k,)) for k in range(3)]
+first = le.LiveRoomEnv(room, embedder="lexical")  # what is imported on first use is imported
+first.reset(seed=0)
+first.step(le.Action.call("search_faq", query="first"))
+threads = [threading.Thread(target=play, args=(k,), daemon=True) for k in range(3)]
 for thread in threads:
     thread.start()
 for child in range(4):
