@@ -128,7 +128,7 @@ class ToolCall:
     """Empty where they could not be parsed."""
     error: str | None = None
     """Why it cannot run, as `code: problem`; codes are `invalid_json`, `unclosed`, `missing_name`,
-    `invalid_arguments`."""
+    `invalid_arguments`, `unsupported`."""
     raw: str | None = None
     """The text that could not be parsed."""
 
@@ -214,7 +214,8 @@ class TurnEvent:
 
     kind: str
     """`tool_limit`, `invalid_call`, `tool_error`, `missing_rule`, `reminder`, `reply_too_long`,
-    `empty_reply`, `cut`, `surrogates_replaced`, `unknown_cover`, `hand_off`, or a sandbox's own."""
+    `empty_reply`, `unknown_extra`, `follow_up`, `tool_not_available`, `cut`,
+    `surrogates_replaced`, `unknown_cover`, `hand_off`, or a sandbox's own."""
     detail: str = ""
     call_id: str | None = None
 

@@ -104,27 +104,21 @@ class LocalSandbox:
 
     def call(self, call: ToolCall) -> ToolResult:
         """Run one call on the room as of now."""
-        world, name, offer = self._begin_call(), call.name, self._offer
-        if self._memory and name in offer.remembered:
-            outcome = _remembered(world, name, call.arguments)
-        elif name in offer.own:
-            own = offer.own[name]
-            found = self._once(world, own, call)
-            outcome = found or own.run(world, self._context(world), call.arguments)
-            self._remember(world, own, call, outcome)
-        else:
-            outcome = self._bundled(world, call)
+        world, own = self._begin_call(), self._offer.own.get(call.name)
+        if own is None:
+            return self._end_call(world, call, self._bundled(world, call))
+        found = self._once(world, own, call)
+        outcome = found or own.run(world, self._context(world), call.arguments)
+        self._remember(world, own, call, outcome)
         return self._end_call(world, call, outcome)
 
     async def acall(self, call: ToolCall) -> ToolResult:
         """Run one call as `call` does, awaiting a user's own tool."""
-        world = self._begin_call()
-        if call.name not in self._offer.own:
+        world, own = self._begin_call(), self._offer.own.get(call.name)
+        if own is None:
             return self._end_call(world, call, self._bundled(world, call))
-        own = self._offer.own[call.name]
-        outcome = self._once(world, own, call)
-        if outcome is None:
-            outcome = await own.arun(world, self._context(world), call.arguments)
+        found = self._once(world, own, call)
+        outcome = found or await own.arun(world, self._context(world), call.arguments)
         self._remember(world, own, call, outcome)
         return self._end_call(world, call, outcome)
 
