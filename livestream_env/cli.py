@@ -1,4 +1,5 @@
-"""The command line: `livestream-env demo`, `doctor`, `room`, `rollout`, `play`.
+"""The command line: `livestream-env demo`, `doctor`, `room`, `rollout`, `play`, `mask`,
+`export`.
 
 Exit codes: 0 fine; 1 a check found faults, or nothing could be played; 2 wrong use; 130
 interrupted. What is heavy is imported by the commands that need it, so that `--help` is quick.
@@ -14,6 +15,8 @@ from typing import Any
 
 from livestream_env.cli_demo import run_demo
 from livestream_env.cli_doctor import run_doctor
+from livestream_env.cli_export import FORMATS, VIEWS, run_export_sft
+from livestream_env.cli_mask import MASKER_NAMES, run_mask
 from livestream_env.cli_play import run_play
 from livestream_env.cli_rollout import AGENTS, FACTORY_FORM, run_rollout
 from livestream_env.cli_rooms import (
@@ -74,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "doctor", run_doctor, "check this installation")
     _add_room(commands.add_parser("room", help="check, show, strip, list or make rooms"))
     _add_rollout(_command(commands, "rollout", run_rollout, "play episodes into a JSONL file"))
+    _add_mask(_command(commands, "mask", run_mask, "see which tokens would be trained"))
+    _add_export(commands.add_parser("export", help="turn trajectories into training files"))
     play = _command(commands, "play", run_play, "be the host yourself, in the terminal")
     play.add_argument("--room", required=True, help="room file or bundled name")
     play.add_argument("--comment", help="comment id or `burst:N`; by default by seed")
@@ -118,6 +123,28 @@ def _add_rollout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_whole, default=0, help="seed of the first episode")
     parser.add_argument("--comment", help="comment id or `burst:N`; by default by seed")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _add_mask(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trajectory", required=True, metavar="FILE", help="ours or others'")
+    parser.add_argument("--tokenizer", required=True, metavar="DIR", help="with a chat template")
+    parser.add_argument("--masker", choices=MASKER_NAMES, default="end_to_end")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--show", action="store_true", help="print the tokens, trained ones coloured")
+    how.add_argument("--html", metavar="FILE", help="write the tokens as a page")
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    sft = _command(commands, "sft", run_export_sft, "write the rows of an SFT data set")
+    sft.add_argument("--view", choices=VIEWS, default="end_to_end", help="which turns are trained")
+    sft.add_argument("--format", choices=FORMATS, default="messages")
+    sft.add_argument("--strip-thinking", action="store_true", help="leave reasoning out")
+    sft.add_argument("--tokenizer", metavar="DIR", help="needed for `--format tokens`")
+    sft.add_argument(
+        "--in", dest="source", required=True, metavar="FILE", help="trajectories, ours or others'"
+    )
+    sft.add_argument("--out", required=True, metavar="FILE", help="JSON Lines; parquet for verl")
 
 
 def _whole(text: str) -> int:

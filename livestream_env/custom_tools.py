@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -25,10 +25,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticUserError
+from pydantic_core import to_jsonable_python
 
 from livestream_env.errors import SandboxError, ToolError, did_you_mean
 from livestream_env.rooms import Room
@@ -64,6 +64,8 @@ UNITS: dict[str, tuple[str, float]] = {
 """Unit of a declared fact -> (unit of the `Fact`, factor)."""
 
 ENTRY_POINTS = "livestream_env.tools"
+_NOT_THE_TOOLS = (KeyboardInterrupt, GeneratorExit)
+"""Exceptions that come from without; `SystemExit` comes from a tool, and is its failure."""
 
 T = TypeVar("T")
 
@@ -116,7 +118,8 @@ class CustomTool:
                 f"`tool` got {function!r:.80}; it takes a function, and options by name"
             )
         self.function = function
-        self.name = name or (function.__name__ if own_spec is None else own_spec.name)
+        known = function.__name__ if own_spec is None else own_spec.name
+        self.name = known if name is None else name
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.name):
             raise ValueError(
                 f"a tool is named `{self.name}`; chat APIs take 1 to 64 letters, digits, `_` and"
@@ -170,14 +173,19 @@ class CustomTool:
         """Run the tool to its end; an async one in a loop that all sync callers share."""
         if self.is_async:
             made = self.arun(world, context, arguments)
-            return asyncio.run_coroutine_threadsafe(made, _shared_loop()).result()
+            try:
+                return _in_shared_loop(made, context.timeout_s)
+            except TimeoutError as error:
+                return self._failed(world, error)
         try:
             call = partial(
                 self.function, self._keyed(context, arguments), **self._values(arguments)
             )
             returned = call() if context.timeout_s is None else _in_time(call, context.timeout_s)
             return self._outcome(world, arguments, returned)
-        except Exception as error:
+        except _NOT_THE_TOOLS:
+            raise
+        except BaseException as error:
             return self._failed(world, error)
 
     async def arun(
@@ -199,7 +207,9 @@ class CustomTool:
             if task is not None and task.cancelling():
                 raise
             return self._failed(world, error)  # what the tool awaited was cancelled, not the caller
-        except Exception as error:
+        except _NOT_THE_TOOLS:
+            raise
+        except BaseException as error:
             return self._failed(world, _too_slow(context.timeout_s) if limit.expired() else error)
 
     def _keyed(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolContext:
@@ -230,9 +240,15 @@ class CustomTool:
         }
 
     def _outcome(self, world: World, arguments: Mapping[str, Any], returned: Any) -> Outcome:
+        if inspect.iscoroutine(returned):
+            returned.close()
+            raise SandboxError(
+                f"tool `{self.name}` returned a coroutine: give `tool` the `async def` itself"
+            )
         output = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
         try:
             text = json.dumps(output.content, ensure_ascii=False, allow_nan=False)
+            content = json.loads(clean_text(text), object_pairs_hook=_distinct)
         except (TypeError, ValueError, RecursionError) as error:
             raise SandboxError(f"tool `{self.name}` returned no JSON: {error}") from error
         if output.state is not None and not (self.mutates and isinstance(output.state, State)):
@@ -241,7 +257,6 @@ class CustomTool:
             )
         if not all(isinstance(fact, Fact) for fact in output.facts):
             raise SandboxError(f"tool `{self.name}` returned facts that are no `Fact`")
-        content = json.loads(clean_text(text))
         stated = (*output.facts, *self._declared_facts(world, arguments, content))
         return Outcome(to_json(content), tuple(dict.fromkeys(stated)), state=output.state)
 
@@ -256,13 +271,13 @@ class CustomTool:
             return Outcome(content, error="invalid_arguments")
         if isinstance(error, ToolError):
             fields = wording(world.language)["fields"]
-            note = clean_text(str(error))
+            note = clean_text(_shown(error, str))
             return Outcome(
                 to_json({fields["error"]: "tool_error", fields["note"]: note}), error="tool_error"
             )
         if isinstance(error, SandboxError):
             raise error
-        raise SandboxError(f"tool `{self.name}` failed: {error!r}") from error
+        raise SandboxError(f"tool `{self.name}` failed: {_shown(error, repr)}") from error
 
     def _declared_facts(
         self, world: World, arguments: Mapping[str, Any], content: Any
@@ -281,18 +296,39 @@ class _InvalidArguments(ToolError):
     """The schema, or a hint, refuses the arguments."""
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of a result; keys such as `1` and `"1"` are one in JSON."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("two keys of an object are equal as text")
+    return made
+
+
+def _shown(error: BaseException, show: Callable[[BaseException], str]) -> str:
+    """Return an exception's text, or its name where that raises in turn."""
+    try:
+        return show(error)
+    except Exception:
+        return type(error).__name__
+
+
 # --- facts -----------------------------------------------------------------------------------
 
 
 def _checked_facts(name: str, facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    if not isinstance(facts, Mapping):
+        raise TypeError(
+            f"`facts` of tool `{name}` is {facts!r:.80}; it is label -> (key in the result, unit)"
+        )
     for label, declared in facts.items():
-        if not (isinstance(declared, (tuple, list)) and len(declared) == 2):
+        is_pair = isinstance(declared, (tuple, list)) and len(declared) == 2
+        if not is_pair or not all(isinstance(text, str) for text in (label, *declared)):
             raise TypeError(
                 f"fact `{label}` of tool `{name}` is {declared!r}; it is (key in the result, unit)"
             )
         if declared[1] not in UNITS:
             known = ", ".join(f"`{unit}`" for unit in UNITS if unit)
-            hint = did_you_mean(str(declared[1]), UNITS)
+            hint = did_you_mean(declared[1], UNITS)
             raise ValueError(
                 f"fact `{label}` of tool `{name}` has unit `{declared[1]}`; known are {known}, and"
                 f" an empty text for none.{hint}"
@@ -374,6 +410,35 @@ def _in_thread(call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=copy_context().run, args=(work,), daemon=True).start()
     return future
+
+
+def _in_shared_loop(made: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
+    """Run a coroutine in the loop that all sync callers share.
+
+    Raises:
+        TimeoutError: it blocks the loop and takes a second longer than `timeout_s`; later callers
+            get another loop.
+    """
+    loop = _shared_loop()
+    future = asyncio.run_coroutine_threadsafe(_caught(made), loop)
+    try:
+        returned, interrupt = future.result(None if timeout_s is None else timeout_s + 1)
+    except TimeoutError:
+        with LOCK:
+            if _loop_of(os.getpid()) is loop:
+                _loop_of.cache_clear()
+        raise _too_slow(timeout_s) from None
+    if interrupt is not None:
+        raise interrupt
+    return cast("T", returned)
+
+
+async def _caught(made: Coroutine[Any, Any, T]) -> tuple[T | None, KeyboardInterrupt | None]:
+    """Return what would end a loop instead of raising it."""
+    try:
+        return await made, None
+    except KeyboardInterrupt as error:
+        return None, error
 
 
 def _shared_loop() -> asyncio.AbstractEventLoop:
@@ -493,17 +558,28 @@ def _read(
     try:
         hints = get_type_hints(hinted, globalns=scope, include_extras=True)
         for i, one in enumerate(parameters):
-            default = ... if one.default is one.empty else one.default
-            fields[f"argument_{i}"] = (hints[one.name], Field(default, alias=one.name))
+            fields[f"argument_{i}"] = (hints[one.name], _field(one))
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = _plain(model.model_json_schema())
-    except (NameError, PydanticUserError) as error:
+    except Exception as error:  # whatever a hint does
         raise TypeError(f"the hints of tool `{name}` make no JSON Schema: {error}") from error
     summary, described = _documented(function)
     properties = schema.setdefault("properties", {})
     for key in properties.keys() & described.keys():
         properties[key]["description"] = described[key]
     return model, ToolSpec(name, summary or name, freeze(schema))
+
+
+def _field(parameter: inspect.Parameter) -> Any:
+    """Return an argument's field; the policy is told a default that is JSON."""
+    default = parameter.default
+    if default is parameter.empty:
+        return Field(alias=parameter.name)
+    try:
+        json.dumps(to_jsonable_python(default), allow_nan=False)
+    except ValueError:
+        return Field(default_factory=lambda: default, alias=parameter.name)
+    return Field(default, alias=parameter.name)
 
 
 def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -534,7 +610,10 @@ def _plain(schema: Any) -> Any:
 
 def _compiled(spec: ToolSpec) -> Callable[[Mapping[str, Any]], object]:
     try:
-        return compiled_schema(json.dumps(spec.parameters))
+        compiled = compiled_schema(json.dumps(spec.parameters, allow_nan=False))
+        if spec.parameters.get("type", "object") != "object":
+            raise ValueError("the arguments of a call are an object")
+        return compiled
     except Exception as error:  # whatever stands in a schema
         raise ValueError(f"tool `{spec.name}` has no usable JSON Schema: {error}") from error
 

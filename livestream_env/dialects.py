@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from livestream_env.calls import (
     DECODER,
+    DEEPEST,
     MOST_CALLS,
     Malformed,
     Overfull,
@@ -34,8 +35,10 @@ END_TOKENS = (
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     *("<|user|>", "<|observation|>"),
     *("<｜end▁of▁sentence｜>", "<|end|>", "<|return|>", "<|call|>"),
+    *("<|eot|>", "<eos>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>"),
 )
-"""What samplers leave at the end: Qwen and Kimi, Llama, GLM, DeepSeek, gpt-oss."""
+"""What samplers leave at the end: Qwen and Kimi, Llama, GLM, DeepSeek, gpt-oss, Llama 4, Gemma,
+Command R."""
 Reader = Callable[[str, int, int, Reading], int | None]
 """(text, where a call begins, where its opening mark ends, what has been read) -> where it ends, or
 `None` if it is no call after all."""
@@ -63,14 +66,16 @@ def read_calls(
     """
     out = Reading(prefix, dialect, tools)
     try:
-        return _read(text, out)
+        _read(text, out)
+        if not out.calls and tools:
+            _flag_named(out)
     except Overfull:
         problem = f"unsupported: a message holds more than {MOST_CALLS} calls; the rest is not read"
         out.calls[-1] = ToolCall(out.calls[-1].id, "", EMPTY, problem, "")
-        return out
+    return out
 
 
-def _read(text: str, out: Reading) -> Reading:
+def _read(text: str, out: Reading) -> None:
     dialect = out.dialect
     begin = _BEGIN if dialect is None else _begin_of(dialect)
     position = kept = 0
@@ -94,14 +99,39 @@ def _read(text: str, out: Reading) -> Reading:
             out.said += text[kept:start]
         position = kept = end
     if kept == len(text):
-        return out
+        return
     rest = text[kept:]
     if "<" in rest and rest.endswith(_CUT_MARKS):
         cut = max((mark for mark in _CUT_MARKS if rest.endswith(mark)), key=len)
         rest = rest.removesuffix(cut)
         out.fault("unclosed", f"the text ends within `{cut}`", cut)
     out.said += rest
-    return out
+
+
+def _flag_named(out: Reading) -> None:
+    """Take for a faulty call what names an offered tool as a call does, in no form that is read."""
+    said = out.said
+    closed = max((mark.start() for mark in _CLOSED.finditer(said)), default=-1)
+    for named in _names_of(tuple(spec.name for spec in out.tools)).finditer(said):
+        before = said[max(0, named.start() - 80) : named.start()]
+        if _IS_QUOTED.search(before) is not None:
+            continue
+        if (
+            named.end() <= closed
+            or _BEFORE_CALLED.search(before)
+            or _AFTER_CALLED.match(said, named.end())
+        ):
+            start = said.rfind("\n", 0, named.start()) + 1
+            out.said = said[:start]
+            problem = f"this is no form in which `{named[0]}` can be called"
+            out.fault("unsupported", problem, said[start:])
+            return
+
+
+@lru_cache(maxsize=64)
+def _names_of(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of the tools' names as whole words."""
+    return re.compile(rf"(?<![A-Za-z0-9_-])(?:{'|'.join(map(re.escape, names))})(?![A-Za-z0-9_-])")
 
 
 def without_calls(text: str) -> str:
@@ -156,8 +186,8 @@ def dialect_of(chat_template: str) -> str:
 def _read_objects(body: str, position: int, out: Reading, *, in_prose: bool = False) -> int:
     """Take the calls of the JSON objects that follow one another and return where they end.
 
-    What is no JSON is a faulty call up to the next that begins like one; `in_prose` it is one
-    only where it begins like an object.
+    What is no JSON is a faulty call to where `_fault_end` says; `in_prose` it is one only where it
+    begins like an object.
     """
     end = len(body)
     if not end:
@@ -167,8 +197,7 @@ def _read_objects(body: str, position: int, out: Reading, *, in_prose: bool = Fa
         try:
             value, position = DECODER.raw_decode(body, position)
         except (ValueError, RecursionError) as error:
-            following = _BARE.search(body, start + 1)
-            position = end if following is None else following.end()
+            position = _fault_end(body, start)
             out.fault("invalid_json", json_fault(error), body[start:position])
         else:
             call_id = f"{out.prefix}{len(out.calls)}"
@@ -178,6 +207,27 @@ def _read_objects(body: str, position: int, out: Reading, *, in_prose: bool = Fa
         if in_prose and _MORE.match(body, position) is None:
             break
     return position
+
+
+def _fault_end(body: str, start: int) -> int:
+    """Return where JSON that cannot be read ends: at its last bracket, or before the line of the
+    next call if one bracket is missing. A call within it is data of its own, such as a viewer's
+    text, and no call."""
+    depth, last = 0, ""
+    for token in _JSON_TOKEN.finditer(body, start):
+        kind = token.group().strip()
+        if not kind:
+            follows = body[token.start() - 1] == "\n" and last == "}"
+            if token.end() > start and (not depth or (depth == 1 and follows)):
+                return token.end()
+            continue
+        depth += (kind in "{[") - (kind in "}]")
+        if kind in "}]" and depth <= 0:
+            return token.end()
+        if kind == '"' or depth > DEEPEST:
+            break
+        last = kind
+    return len(body)
 
 
 def _json(text: str, start: int, mark: int, out: Reading) -> int | None:
@@ -509,13 +559,20 @@ _CALL_KEY = (
     rf"{_QUOTE}(?:name|arguments|parameters|function_call|tool_calls?){_QUOTE}\s*[:：]"
     r"|\"function\"\s*:\s*\{|\"type\"\s*:\s*\"function\""
 )
+_LATER_KEY = (
+    r'(?:"(?:id|index|type|role|content)"\s*:\s*(?:"[^"\n]*"|\d+|null)\s*,\s*){1,4}'
+    r'(?:"name"\s*:\s*"[^"\n]*"\s*,\s*"(?:arguments|parameters)"\s*:|"function"\s*:\s*\{'
+    r'|"(?:function_call|tool_calls)"\s*:)'
+)
 _JSON_BEGIN = rf"""
-    (?:^|(?<=think>))[ \t]*(?=(?:\[\s*)?[{{｛]{{1,2}}\s*(?:{_CALL_KEY}))
+    (?:^|(?<=think>))[ \t]*(?=(?:\[\s*)?[{{｛]{{1,2}}\s*(?:{_CALL_KEY}|{_LATER_KEY}))
     | (?:(?<=[\w。！？；：，、～…）】.!?;~)>☀-➿🌀-🫿])|(?<=[^"]:))[ \t]*
       (?=\{{\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:arguments|parameters)"\s*:)
 """
 """A line, or what follows words (我来查：{"name": ...}) and is no quotation."""
-_BARE = re.compile(_JSON_BEGIN, re.MULTILINE | re.VERBOSE)
+_JSON_TOKEN = re.compile(
+    rf'(?:{_JSON_BEGIN})|"(?:[^"\\\n]|\\.)*+"|[{{}}\[\]"]', re.MULTILINE | re.VERBOSE
+)
 
 _QWEN_TAGS = _Tags(
     re.compile(r"\s*<parameter=([^<>\n]*)>\n?"),
@@ -544,6 +601,25 @@ _KIMI_REST = re.compile(r"(?:\s*<\|tool_calls?_section_end\|>)?")
 _CHANNELS = re.compile(r"\s*(?:<\|start\|>\s*assistant|<\|channel\|>|to=[^\s<]+\s*<\|channel\|>)")
 _HARMONY_HEADER = re.compile(r"((?:[^<]++|<\|(?:start|channel|constrain)\|>)*+)<\|message\|>")
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|(?:start|channel)\|>)|\Z")
+
+_BEFORE_CALLED = re.compile(
+    r"<(?:[A-Za-z_]\w*(?:\s+\w+)?\s*=\s*)?[\"']?\Z"
+    r"|<(?:\w*name|tool|function)>\s*\Z|[|｜][>＞]\s*\Z"
+    r"|(?:[\"'”]|[{,]\s*\w+)\s*[:：]\s*[\"']\Z"
+    r"|^(?:Action|行动)\s*[:：]\s*\Z",
+    re.MULTILINE,
+)
+_AFTER_CALLED = re.compile(
+    r"[\"'`]?\s*[:：]?\s*(?:```\w*\s*)?[{｛]\s*[\"'“}]"
+    r"|\(\s*(?:[A-Za-z_]\w*\s*[=:]|[\"'“{\[)])"
+    r"|\[[^\[\]]*\]\s*\Z"
+    r"|[\"”']?\s*[,，]\s*[\"“'](?:arguments|parameters)[\"”']"
+)
+"""What stands before or after the name of a tool that is called: it is in a tag, a value or a key
+of JSON, or a function."""
+_CLOSED = re.compile(r"</(?:tool_call|function|parameter|arg_value)>|(?:call[_▁]end|\|call)[|｜]>")
+_IS_QUOTED = re.compile("[“‘「『][^”’」』]*\\Z")
+"""In quotation marks, a name is a viewer's text."""
 
 
 DIALECTS: dict[str, Dialect] = {
@@ -592,8 +668,9 @@ DIALECTS: dict[str, Dialect] = {
 """The dialects by name; where two begin alike, the first is tried first."""
 
 _FORMS_NOT_READ = (
-    r"\[TOOL_CALLS\]|<\|tool_call>|<\|tool_call\|>|<\|action_start\|>|<\|START_ACTION\|>"
-    r"|<\w+:(?:tool_call|function_calls)>|<function_calls?>|<invoke\ name=|<｜DSML｜"
+    r"(?i:[<＜\[][|｜]?\s*tool[_▁\ -]?calls?(?:[_▁](?:begin|start))?\s*[|｜]?[>＞\]])|✿FUNCTION✿"
+    r"|<\|tool_call>|<\|action_start\|>|<\|START_ACTION\|>"
+    r"|<\w+:(?:tool_call|function_calls)>|<function_calls?>|<(?:invoke|parameter)\ name=|<｜DSML｜"
     r"|(?i:<\s*tool[_\ -]?calls?\s*>)|(?<!\S)to=functions\.|^functools(?=\[)"
     r"|<parameter=[^\s<>]+>|<arg_key>|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>"
     r"|^Action:(?=[^\n]*\n+Action\ Input:)"

@@ -40,6 +40,7 @@ from livestream_env.types import (
     Trajectory,
     Turn,
 )
+from livestream_env.words import safe
 
 if TYPE_CHECKING:
     from livestream_env.synthetic import GeneratedRooms
@@ -226,7 +227,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             result_format=self._config.result_format,
         )
         self._shown = 0
-        self._set_deadline()
+        if self._config.timeout_s is not None:
+            self._set_deadline()
         return self._episode
 
     def _set_deadline(self) -> None:
@@ -611,7 +613,11 @@ def _by_seed(
     rooms: Sequence[Room], seed: int, source: CommentSource
 ) -> tuple[Room, Sequence[Comment]]:
     """Return the comments that a seed visits: file order within room order."""
-    burst = 1 if source is None else _burst_of(source)
+    if source is None and len(rooms) == 1:
+        comments = rooms[0].comments
+        index = seed % len(comments)
+        return rooms[0], comments[index : index + 1]
+    burst = _burst_of(source)
     counts = [len(room.comments) - burst + 1 for room in rooms]
     number = seed % sum(counts)
     index = 0
@@ -689,17 +695,6 @@ def _turn_lines(turn: Turn) -> list[str]:
     lines += [f"  ! {event.kind} {safe(event.detail)}".rstrip() for event in turn.events]
     lines += [f"  < {safe(m.content)}" for m in turn.messages if m.role == "user"]
     return lines
-
-
-def safe(text: str) -> str:
-    """Return the text with control characters and line separators escaped, for a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\u3000" else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode() if character != " " else " "
 
 
 __all__ = ["Action", "LiveRoomEnv", "RoomView", "Rubric", "transcript"]

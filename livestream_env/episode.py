@@ -22,6 +22,7 @@ from livestream_env.parsing import to_action
 from livestream_env.prompts import (
     Prompt,
     ResultFormat,
+    TemplatePrompt,
     make_prompt,
     make_result_format,
     reminder_text,
@@ -46,7 +47,7 @@ from livestream_env.types import (
     TurnEvent,
 )
 from livestream_env.version import VERSION
-from livestream_env.words import asks, fold
+from livestream_env.words import asks, clean_text, fold
 
 OnMissingRule = Literal["end", "remind"]
 RULE_TOOL = "get_reply_rule"
@@ -149,14 +150,13 @@ class Episode:
         self._on_missing_rule = on_missing_rule
         self._make_prompt = make_prompt(prompt, view.language)
         self._format = make_result_format(result_format)
-        self._agents = _checked_agents(agents)
+        self._agents = ONE_AGENT if agents is ONE_AGENT else _checked_agents(agents)
         self._alone = self._agents == ONE_AGENT
         self._follow_ups = [(c.comment_id, f) for c in comments for f in c.follow_ups]
         self._same_as = {c.comment_id: c.same_as for c in comments if c.same_as is not None}
         made = self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
-        self.prompt: tuple[Message, ...] = (
-            made if type(made) is tuple and made and prompt is None else _checked_prompt(made)
-        )
+        is_ours = type(self._make_prompt) is TemplatePrompt
+        self.prompt: tuple[Message, ...] = tuple(made) if is_ours else _checked_prompt(made)
         self._comment_ids = tuple([comment.comment_id for comment in view.comments])
         self._rule_needed = RULE_TOOL in [spec.name for spec in self.specs]
         self._situation = "\0".join(
@@ -357,7 +357,7 @@ class Episode:
         text: object = None if self._format is None else self._format(call, result)
         if not isinstance(text, str):
             raise TemplateError(f"`result_format` returned {text!r}; it returns text")
-        return text
+        return clean_text(text)
 
     def _stop_after_tools(self) -> StopReason | None:
         if self._alone:
@@ -424,12 +424,14 @@ class Episode:
             events.append(TurnEvent("reply_too_long", f"{len(text)} characters"))
         if not (text.strip() or action.speech or action.skips):
             events.append(TurnEvent("empty_reply"))
-        for kind, value in action.extras.items() if view.extras else ():
-            if value not in view.extras.get(kind, ()):
-                events.append(TurnEvent("unknown_extra", f"{kind}={value}"))
-        for comment_id in (*action.covers, *action.skips):
-            if comment_id not in self.tasks and comment_id != "*":
-                events.append(TurnEvent("unknown_cover", comment_id))
+        if action.extras and view.extras:
+            for kind, value in action.extras.items():
+                if value not in view.extras.get(kind, ()):
+                    events.append(TurnEvent("unknown_extra", f"{kind}={value}"))
+        if action.covers or action.skips:
+            for comment_id in (*action.covers, *action.skips):
+                if comment_id not in self.tasks and comment_id != "*":
+                    events.append(TurnEvent("unknown_cover", comment_id))
         return events
 
     def abort(
@@ -566,10 +568,11 @@ class Episode:
 
     def _covered(self, action: Action) -> set[str]:
         """Return the comments that a reply answers, those that repeat a covered one included."""
-        answers = bool(action.message.content.strip() or action.speech)
-        named = set(action.covers) or self.tasks.keys() - set(self._skipped(action))
-        if not answers:
+        if not (action.message.content.strip() or action.speech):
             return set()
+        if not (action.covers or action.skips):
+            return set(self.tasks)
+        named = set(action.covers) or self.tasks.keys() - set(self._skipped(action))
         return {c for c in self.tasks if c in named or self._same_as.get(c) in named}
 
     def _skipped(self, action: Action) -> tuple[str, ...]:
@@ -579,21 +582,24 @@ class Episode:
         """Mark the comments that the reply answers or leaves alone, all `but` one."""
         covered, skipped = self._covered(action), self._skipped(action)
         for comment_id, task in self.tasks.items():
-            if task != "pending" or self._same_as.get(comment_id, comment_id) == but:
+            if task != "pending" or (
+                but is not None and self._same_as.get(comment_id, comment_id) == but
+            ):
                 continue
             if comment_id in covered:
                 self.tasks[comment_id] = "answered"
             elif comment_id in skipped:
                 self.tasks[comment_id] = "skipped"
-        pending = [c for c in self.view.comments if self.tasks[c.comment_id] == "pending"]
-        self._open = tuple(pending)
+        tasks = self.tasks
+        self._open = tuple([c for c in self.view.comments if tasks[c.comment_id] == "pending"])
 
     def _stop(self, stop: StopReason) -> None:
         self.stop_reason = stop
         self._open = ()
-        for comment_id, task in self.tasks.items():
-            if task == "pending":
-                self.tasks[comment_id] = "failed"
+        if "pending" in self.tasks.values():
+            for comment_id, task in self.tasks.items():
+                if task == "pending":
+                    self.tasks[comment_id] = "failed"
 
 
 def _schema(spec: ToolSpec) -> Callable[[Mapping[str, Any]], object]:
@@ -621,7 +627,7 @@ def _checked_prompt(made: object) -> tuple[Message, ...]:
     messages = tuple(made) if isinstance(made, (list, tuple)) else ()
     if not messages or not all(isinstance(message, Message) for message in messages):
         raise TypeError(f"`prompt` returned {made!r:.80}; it returns a list of `Message`")
-    return messages
+    return tuple(replace(message, content=clean_text(message.content)) for message in messages)
 
 
 def _checked_agents(agents: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,9 @@
     ├── InvalidAction        (TypeError)     `step` was given something that is no action
     ├── ResetNeeded          (gymnasium.error)  `step` before `reset` or after the end
     ├── TemplateError        (ValueError)    a prompt or result template cannot be read or rendered
+    ├── UnsupportedTemplate  (ValueError)    a chat template cannot give exact token sequences
+    ├── PrefixMismatch       (ValueError)    a template shows earlier turns otherwise than sampled
+    ├── EmptyMaskError       (ValueError)    a masker would train no token
     ├── GroupMismatch        (ValueError)    the members of a group saw different first observations
     ├── MissingDependency    (ImportError)   an extra is not installed
     ├── ToolError            (RuntimeError)  raised by a tool: the policy's mistake
@@ -82,6 +85,18 @@ class ResetNeeded(LivestreamError, gymnasium.error.ResetNeeded):
 
 class TemplateError(LivestreamError, ValueError):
     """A prompt or result template cannot be read or rendered."""
+
+
+class UnsupportedTemplate(LivestreamError, ValueError):
+    """A chat template or tokenizer cannot do what exact token sequences need."""
+
+
+class PrefixMismatch(LivestreamError, ValueError):
+    """The template shows earlier turns otherwise than they were sampled."""
+
+
+class EmptyMaskError(LivestreamError, ValueError):
+    """A masker would train no token of a sequence."""
 
 
 class GroupMismatch(LivestreamError, ValueError):

@@ -105,7 +105,7 @@ class Rewriter:
     def rewrite(self, text: str) -> str:
         """Return the text in the words of the texts, as far as it has others for them."""
         pieces = _PIECE.findall(text)
-        is_chinese = _HAN_CHARACTER.search(text) is not None
+        is_chinese = has_han(text)
         if is_chinese:
             self._repair_pairs(pieces)
         repaired = "".join(
@@ -299,6 +299,13 @@ _TOKEN = re.compile(rf"(?P<han>[{_HAN}])|(?P<number>\d+(?:\.\d+)?)|(?P<word>[^\W
 _LATIN = re.compile("[a-zA-Z]")
 _PIECE = re.compile(rf"[{_HAN}]|[^\W\d_{_HAN}]+|.", re.DOTALL)
 _HAN_CHARACTER = re.compile(rf"[{_HAN}]")
+
+
+def has_han(text: str) -> bool:
+    """Return whether the text holds a Chinese character."""
+    return _HAN_CHARACTER.search(text) is not None
+
+
 _HAN_PAIR = re.compile(rf"(?=([{_HAN}]{{2}}))")
 _LATIN_WORD = re.compile(r"[a-z]{2,}")
 _PLURAL = re.compile(r"(?<=ss|sh|ch)es$|(?<=[^\Ws]{3})s$")

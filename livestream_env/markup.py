@@ -2,7 +2,7 @@
 
 `<reply to="c1,c2" gesture="wave">...</reply>` answers some of the open comments, `<skip ids="c3"/>`
 leaves some alone, `<speech tone="warm">...</speech>` is said aloud; text outside is the bullet.
-What is not written like this is text.
+What is not written like this, or is quoted (“<skip ids="c3"/>”), is text.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_OPEN = re.compile(r'<(reply|speech)((?:\s+\w+="[^"<>]*")*)\s*>|<(skip)\s+ids="([^"<>]*)"\s*/>')
-_ATTRIBUTE = re.compile(r'(\w+)="([^"<>]*)"')
+_VALUE = r"\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*')"
+_OPEN = re.compile(
+    r"(?<![“‘「『\"'`])"
+    rf"(?:<(reply|speech)((?:\s+\w+{_VALUE})*)\s*>|<(skip)(\s+ids{_VALUE})\s*/?>(?:\s*</skip>)?)"
+)
+_ATTRIBUTE = re.compile(r"(\w+)\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)')")
 
 
 class Marked(NamedTuple):
@@ -42,14 +46,22 @@ def read_markup(text: str) -> Marked | None:
             break
         found = True
         bullets.append(text[position : tag.start()])
+        given = _ATTRIBUTE.findall(tag[2] or tag[4] or "")
+        attributes = {key: double or single for key, double, single in given}
         if name == "skip":
-            skips += _ids(tag[4])
+            skips += _ids(attributes["ids"])
             position = end
             continue
-        attributes = dict(_ATTRIBUTE.findall(tag[2]))
         covers += _ids(attributes.pop("to", ""))
         extras |= attributes
-        (bullets if name == "reply" else speeches).append(text[tag.end() : end])
+        within = text[tag.end() : end]
+        if name == "reply" and (inner := read_markup(within)) is not None:
+            within = inner.bullet
+            covers += inner.covers
+            skips += inner.skips
+            extras |= inner.extras
+            speeches += () if inner.speech is None else (inner.speech,)
+        (bullets if name == "reply" else speeches).append(within)
         position = end + len(closing)
     if not found:
         return None

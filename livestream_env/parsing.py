@@ -33,8 +33,9 @@ ACCEPTED = (
     ' `{"role": "assistant", "content": ..., "tool_calls": [...]}`'
 )
 _PLAIN = frozenset({str, int, bool, type(None)})
-_MAY_CALL = re.compile(r"[{\[(｛]|Action:").search
+_MAY_CALL = re.compile(r"[{\[(｛＜✿]|Action:|行动[:：]").search
 """What a text without `<` must hold to hold a call."""
+_THINK_TAG = re.compile("</?think>")
 
 
 def to_action(given: object, *, turn: int = 0, tools: Sequence[ToolSpec] = ()) -> Action:
@@ -119,21 +120,30 @@ def _past_blanks(text: str, end: int) -> int:
 
 
 def _split_thinking(text: str) -> tuple[str, str]:
-    """Split into thinking and what follows the last `</think>`; unclosed thinking says nothing.
+    """Split into what is thought and what is said; unclosed thinking is thought to the end.
 
-    A tag that a call quotes, such as one in a viewer's text, ends and begins nothing.
+    A thought ends at the last `</think>` before the next `<think>`; a first `</think>` that nothing
+    opened ends one that the prompt began. A tag that a call quotes, such as one in a viewer's text,
+    ends and begins nothing.
     """
     if has_channels(text):
         return "", text
     seen = without_calls(text) if may_quote(text, text.rfind("think>")) else text
-    end = seen.rfind("</think>")
-    start = 0 if end < 0 else end + len("</think>")
-    thinking = text[: max(end, 0)].strip().removeprefix("<think>").strip()
-    opened = seen.find("<think>", start)
-    if opened < 0:
-        return thinking, text[start:]
-    draft = text[opened + len("<think>") :].strip()
-    return f"{thinking}\n{draft}".strip(), text[start:opened]
+    tags = list(_THINK_TAG.finditer(seen))
+    thoughts: list[str] = []
+    said: list[str] = []
+    thinks = bool(tags) and tags[0][0] == "</think>"
+    position = 0
+    for i, tag in enumerate(tags):
+        begins = tag[0] == "<think>"
+        if begins != thinks and (begins or i + 1 == len(tags) or tags[i + 1][0] == "<think>"):
+            (said if begins else thoughts).append(text[position : tag.start()])
+            thinks, position = begins, tag.end()
+    (thoughts if thinks else said).append(text[position:])
+    return (
+        "\n".join(filter(None, map(str.strip, thoughts))),
+        "\n".join(part for part in said if part.strip()),
+    )
 
 
 def _scrubbed(action: Action) -> Action:

@@ -94,12 +94,15 @@ class GeneratedRooms:
     promotions: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what `make_room` does not take."""
+        """Refuse what `make_room` does not take; write equal numbers alike, as the bytes of a room
+        hold them."""
         for name, check in _CHECKS.items():
             value = getattr(self, name)
             problem = check(value)
             if problem:
                 raise ValueError(f"`{name}` is {value!r}; {problem}")
+            if check is _share:
+                object.__setattr__(self, name, float(value) + 0.0)
 
     def room(self, number: int) -> Room:
         """Return the room of that number from 0; the last ones are remembered.
@@ -171,7 +174,7 @@ def _seed(seed: SupportsIndex) -> int:
 
 def _one_of(*known: Any) -> Callable[[Any], str]:
     def check(value: Any) -> str:
-        if not isinstance(value, bool) and value in known:
+        if any(type(value) is type(one) and value == one for one in known):
             return ""
         names = ", ".join(map(repr, known))
         strings = [one for one in known if isinstance(one, str)]

@@ -44,7 +44,7 @@ def progress(text: Callable[[], str]) -> Iterator[None]:
 
 def safe_text(text: str) -> str:
     """Return the text as one line that stdout can show, control characters escaped."""
-    from livestream_env.env import safe
+    from livestream_env.words import safe
 
     encoding = sys.stdout.encoding or "utf-8"
     return safe(text).encode(encoding, "backslashreplace").decode(encoding)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import fastjsonschema
 
@@ -115,11 +115,17 @@ def tool_specs(language: str, names: Sequence[str] | None = None) -> tuple[ToolS
 
 @lru_cache(maxsize=512)
 def compiled_schema(schema: str) -> Callable[[Mapping[str, Any]], object]:
-    """Compile a JSON Schema given as text."""
+    """Compile a JSON Schema given as text; it may refer to no other document."""
     compiled: Callable[[Mapping[str, Any]], object] = fastjsonschema.compile(
-        json.loads(schema), use_default=False
+        json.loads(schema),
+        handlers=dict.fromkeys(("http", "https", "ftp", "file"), _refuse_document),
+        use_default=False,
     )
     return compiled
+
+
+def _refuse_document(uri: str) -> NoReturn:
+    raise ValueError(f"it refers to `{uri}`: put that into its `$defs`")
 
 
 @cache
@@ -141,16 +147,21 @@ def schema_fault(
     except fastjsonschema.JsonSchemaValueException as error:
         where = str(error.name).replace("data", "arguments", 1)
         if error.rule == "additionalProperties":
-            known = error.definition["properties"]
-            extra = sorted(key for key in arguments if key not in known)
-            return f"{where} must not hold {_quoted(extra)}; it takes {_quoted(known)}"
+            known = error.definition.get("properties", {})
+            extra = sorted(key for key in error.value if key not in known)
+            return f"{where} must not hold {_quoted(extra)}; it takes {_quoted(known) or 'nothing'}"
         if error.rule == "required":
-            missing = [key for key in error.definition["required"] if key not in arguments]
+            missing = [key for key in error.definition["required"] if key not in error.value]
             return f"{where} must hold {_quoted(missing)}"
         if error.rule == "anyOf":
-            kinds = " or ".join(str(one.get("type")) for one in error.definition["anyOf"])
-            return f"{where} must be {kinds}, neither empty nor too long"
+            branches = error.definition["anyOf"]
+            kinds = " or ".join(str(one["type"]) for one in branches if "type" in one)
+            is_limited = any("minLength" in one or "minItems" in one for one in branches)
+            limits = ", neither empty nor too long" if is_limited else ""
+            return f"{where} must be {kinds or 'one of what the schema lists'}{limits}"
         return str(error.message).replace("data", "arguments", 1)
+    except ArithmeticError as error:
+        return f"arguments hold a number that cannot be checked: {error}"
     return None
 
 

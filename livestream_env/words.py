@@ -490,3 +490,14 @@ def _link_number(match: re.Match[str]) -> int | None:
 def _whole(number: str) -> int | None:
     value = int(number) if number.isdecimal() else chinese_number(number)
     return int(value) if value and value <= 999 else None
+
+
+def safe(text: str) -> str:
+    """Return the text with control characters and line separators escaped, for a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\u3000" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode() if character != " " else " "

@@ -125,6 +125,32 @@ def test_the_expert_acts_as_the_key_says(name: str, comment: Raw) -> None:
     assert (trajectory.turns[-1].action.skips == ("*",)) == (acts == {"ignore"})
 
 
+@pytest.mark.row("R82")
+def test_a_second_request_is_about_what_the_first_one_named() -> None:
+    first = {"intent": "物流", "needed": ["product:p3"], "acts": ["ask"], "ask_for": ["位置"]}
+    then = {
+        "text": "就放到最前面吧",
+        "when": ["位置"],
+        "expected": {
+            "asks": [{"intent": "物流", "needed": ["product:p3"]}],
+            "state": {"product": "p3", "position_at_most": 1},
+        },
+    }
+    comment = {"comment_id": "c9", "viewer": "小周", "at_s": 70, "text": "3号山楂条能往前放吗"}
+    comment |= {"expected": {"asks": [first]}, "follow_ups": [then]}
+    trajectory = play(small_room(comments=[comment]), "c9", embedder="lexical")
+    assert [m.content for turn in trajectory.turns for m in turn.messages if m.role == "user"] == [
+        "就放到最前面吧"
+    ]
+    assert calls(trajectory) == [
+        *("search_product_by_keyword", "get_reply_rule"),
+        *("move_product", "get_reply_rule"),
+    ]
+    assert trajectory.state is not None
+    assert trajectory.state.product_order == ("p3", "p1", "p2")
+    assert "3号链接" in replies(trajectory)[-1]
+
+
 @every_comment
 def test_the_expert_leaves_the_room_in_the_expected_state(name: str, comment: Raw) -> None:
     wanted = comment["expected"].get("state", {})

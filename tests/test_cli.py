@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import unicodedata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -891,6 +892,14 @@ def test_ctrl_c_leaves_a_game_with_130(here: Path, monkeypatch: pytest.MonkeyPat
             "promises: 好的，马上给您讲七号 [replied], first in the list: p1",
             id="fork",
         ),
+        pytest.param(
+            "loss_masks",
+            "24 tokens, trained: the masker picks this reply",
+            id="loss_masks",
+            marks=pytest.mark.skipif(
+                find_spec("transformers") is None, reason="needs the `tokens` extra"
+            ),
+        ),
     ],
 )
 def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
@@ -912,7 +921,8 @@ def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
 
 def test_every_example_is_run() -> None:
     names = {file.stem for file in (ROOT / "examples").glob("*.py")}
-    assert names == {"quickstart", "own_agent", "own_room", "fork_branches", "rpc_tools"}
+    first = {"quickstart", "own_agent", "own_room", "fork_branches", "rpc_tools"}
+    assert names == first | {"loss_masks"}
 
 
 def test_a_room_is_made_and_can_be_checked_and_played(

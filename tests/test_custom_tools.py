@@ -7,6 +7,7 @@ import copy
 import json
 import multiprocessing
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -396,6 +397,12 @@ def positional(context: le.ToolContext, x: int, /) -> None: ...
 def unknown_hint(context: le.ToolContext, x: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
 
+def odd_syntax(context: le.ToolContext, x: "1 +") -> None: ...  # type: ignore[syntax] # noqa: F722
+
+
+def odd_value(context: le.ToolContext, x: 1 / 0) -> None: ...  # type: ignore[valid-type]
+
+
 def no_schema(context: le.ToolContext, x: threading.Lock) -> None: ...
 
 
@@ -440,13 +447,50 @@ def no_json(context: le.ToolContext, x: Callable[[], int]) -> None: ...
             "no usable JSON Schema",
             id="wrong schema",
         ),
+        pytest.param(
+            plain,
+            {"spec": {"name": "x", "parameters": {"type": "array"}}},
+            ValueError,
+            "arguments of a call are an object",
+            id="schema of no object",
+        ),
+        pytest.param(
+            plain,
+            {"spec": {"name": "x", "parameters": {"$ref": "http://127.0.0.1:9/schema.json"}}},
+            ValueError,
+            "refers to `http://127.0.0.1:9/schema.json`",
+            id="schema elsewhere",
+        ),
+        pytest.param(odd_syntax, {}, TypeError, "make no JSON Schema", id="hint of no syntax"),
+        pytest.param(odd_value, {}, TypeError, "make no JSON Schema", id="hint that raises"),
+        pytest.param(plain, {"name": ""}, ValueError, "chat APIs", id="empty name"),
+        pytest.param(plain, {"facts": ["p"]}, TypeError, "it is label -> ", id="list of facts"),
+        pytest.param(
+            plain, {"facts": {"价": ("p", [])}}, TypeError, "(key in", id="unit of a list"
+        ),
+        pytest.param(
+            plain, {"facts": {"价": (1, "fen")}}, TypeError, "(key in", id="key of a fact"
+        ),
     ],
 )
 def test_what_cannot_be_a_tool_says_so_when_it_is_made(
     function: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=re.escape(message)):
         le.tool(**options)(function)
+
+
+@pytest.mark.parametrize(
+    "default", [object(), float("nan"), threading.Lock()], ids=["object", "nan", "lock"]
+)
+def test_a_default_that_is_no_json_is_the_functions_own_and_not_told(default: Any) -> None:
+    @le.tool
+    def look(context: le.ToolContext, limit: float = default) -> list[Any]:
+        return [limit is default, type(limit).__name__]
+
+    assert look.spec.parameters["properties"]["limit"] == {"type": "number"}
+    assert called(sandbox_of(look), "look").content.startswith("[true,")
+    assert called(sandbox_of(look), "look", limit=2).content == '[false,"float"]'
 
 
 # --- facts -----------------------------------------------------------------------------------
@@ -588,6 +632,52 @@ def test_wrong_arguments_are_told_and_the_body_does_not_run(
     assert not runs
 
 
+class Strict(BaseModel, extra="forbid"):
+    """Lines that take no other key."""
+
+    sku: str
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"lines": [{}], "sku": "a"}, "arguments.lines[0] must hold `sku`"),
+        (
+            {"lines": [{"sku": "a", "n": 1}]},
+            "arguments.lines[0] must not hold `n`; it takes `sku`",
+        ),
+        ({"lines": [], "limit": "x"}, "arguments.limit must be integer or null"),
+        ({"lines": [], "share": 10**400}, "a number that cannot be checked"),
+    ],
+)
+def test_what_is_wrong_within_arguments_is_told_of_the_place(
+    arguments: dict[str, Any], told: str
+) -> None:
+    @le.tool
+    def order(
+        context: le.ToolContext,
+        lines: list[Strict],
+        sku: str = "",
+        limit: int | None = None,
+        share: Annotated[float, Field(multiple_of=0.01)] = 0.0,
+    ) -> int:
+        return 1
+
+    env = own_env(order)
+    env.reset(seed=0)
+    observation, *_ = env.step(le.Action.call("order", **arguments))
+    assert told in observation.messages[0].content
+    assert "neither empty" not in observation.messages[0].content
+    assert env.trajectory.turns[0].results[0].error == "invalid_arguments"
+
+
+def test_an_argument_of_a_tool_whose_schema_has_no_properties_is_told() -> None:
+    spec = {"name": "bare", "parameters": {"type": "object", "additionalProperties": False}}
+    result = called(sandbox_of(le.tool(spec=spec)(plain)), "bare", link_no=1)
+    assert result.error == "invalid_arguments"
+    assert "must not hold `link_no`; it takes nothing" in result.content
+
+
 def test_arguments_come_as_their_hints_and_are_copies() -> None:
     seen = []
 
@@ -632,6 +722,20 @@ def test_calls_of_one_turn_may_leave_out_arguments_with_a_default() -> None:
 # --- whose mistake ---------------------------------------------------------------------------
 
 
+class Unshown(BaseException):
+    """An exception whose text raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class UnshownToolError(le.ToolError):
+    """A policy's mistake whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
 def tool_that(how: str, is_async: bool) -> CustomTool:
     """Make a tool that fails in the way named, sync or async."""
 
@@ -646,12 +750,19 @@ def tool_that(how: str, is_async: bool) -> CustomTool:
             return next(iter(()))
         if how == "sandbox error":
             raise SandboxError("the upstream is down")
+        if how == "exit":
+            sys.exit(3)
+        if how == "base":
+            raise Unshown
+        if how == "unshown tool error":
+            raise UnshownToolError
         if how == "cancelled":
             raise asyncio.CancelledError
         if how == "own time-out":
             raise TimeoutError("read timed out")
         wrong: dict[str, Any] = {
             "deep": deep,
+            "twice": {"a": [{1: "x", "1": "y"}]},
             "set": {1},
             "nan": float("nan"),
             "object": object(),
@@ -675,6 +786,9 @@ FAILURES = [
     ("sandbox error", "the upstream is down"),
     ("time-out", "`tool_timeout_s` of 0.05"),
     ("own time-out", "read timed out"),
+    ("exit", "SystemExit(3)"),
+    ("base", "failed: Unshown"),
+    ("twice", "no JSON: two keys"),
     ("set", "no JSON: Object of type set"),
     ("nan", "no JSON"),
     ("object", "no JSON"),
@@ -792,6 +906,54 @@ def test_a_tool_that_hangs_holds_up_neither_the_episode_nor_the_exit() -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("env_error\n" * 4, "")
+
+
+def test_a_tool_error_without_a_text_is_told_by_its_name() -> None:
+    for is_async in (False, True):
+        result = called(sandbox_of(tool_that("unshown tool error", is_async)), "failing")
+        assert result.error == "tool_error"
+        assert json.loads(result.content)["说明"] == "UnshownToolError"
+
+
+def test_an_interrupt_in_a_tool_reaches_the_caller_and_ends_no_other_tool() -> None:
+    @le.tool
+    async def interrupted(context: le.ToolContext) -> None:
+        raise KeyboardInterrupt
+
+    @le.tool
+    def stopped(context: le.ToolContext) -> None:
+        raise KeyboardInterrupt
+
+    sandbox = sandbox_of(interrupted, stopped, slow_stock)
+    for name in ("interrupted", "stopped"):
+        with pytest.raises(KeyboardInterrupt):
+            called(sandbox, name)
+    assert called(sandbox, "slow_stock", link_no=5).content == '{"left":5}'
+
+
+def test_an_async_tool_that_blocks_its_loop_is_given_up_and_others_go_on() -> None:
+    released = threading.Event()
+
+    @le.tool
+    async def blocking(context: le.ToolContext) -> None:
+        released.wait(60)
+
+    sandbox = sandbox_of(blocking, slow_stock, tool_timeout_s=0.05)
+    with pytest.raises(SandboxError, match=r"longer than `tool_timeout_s` of 0\.05"):
+        called(sandbox, "blocking")
+    assert called(sandbox, "slow_stock", link_no=5).content == '{"left":5}'
+    released.set()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_coroutine_that_a_sync_function_returns_is_named(is_async: bool) -> None:
+    @le.tool
+    def wrapped(context: le.ToolContext) -> Any:
+        return slow_stock.function(context, 1)
+
+    sandbox, call = sandbox_of(wrapped), ToolCall("x", "wrapped", FrozenDict({}))
+    with pytest.raises(SandboxError, match="give `tool` the `async def` itself"):
+        asyncio.run(sandbox.acall(call)) if is_async else sandbox.call(call)
 
 
 # --- async -----------------------------------------------------------------------------------

@@ -309,6 +309,16 @@ def test_calls_of_several_dialects_in_one_text_are_all_read() -> None:
         ),
         pytest.param("好的，[f(x=1)] 稍等", [("f", {"x": 1})], id="list in a sentence"),
         pytest.param('{"name": "f", "arguments": {}}</tool_call>', [("f", {})], id="tag lost"),
+        pytest.param(
+            '{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}',
+            [("f", {})],
+            id="OpenAI's call with its id",
+        ),
+        pytest.param(
+            '{"index": 0, "id": "c", "name": "f", "arguments": {"a": 1}}',
+            [("f", {"a": 1})],
+            id="id before the name",
+        ),
         pytest.param(r"f(x=r'\d')", [("f", {"x": r"\d"})], id="raw string"),
     ],
 )
@@ -563,6 +573,12 @@ def test_of_several_calls_the_good_ones_run_and_the_bad_one_is_answered(
         '<function_calls><invoke name="f"></invoke></function_calls>',
         "<｜DSML｜function_calls>",
         "<Tool_Call>{}</Tool_Call>",
+        "＜tool_call＞{}＜/tool_call＞",
+        "[TOOL_CALL]{}[/TOOL_CALL]",
+        "<|tool_calls|>[]",
+        "<|tool▁call▁begin|>f",
+        "✿FUNCTION✿: f\n✿ARGS✿: {}",
+        '<parameter name="a">1</parameter></invoke>',
         "function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>",
         "f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
         "<parameter=a>1</parameter></function>",
@@ -636,6 +652,9 @@ def test_a_text_cut_within_a_mark_is_unclosed(cut: str) -> None:
             '{"price": 199}',
             '{"name": "羽绒服", "price": 199}',
             '[{"name": "羽绒 服", "price": 1}]',
+            '{"id": 3, "name": "coat", "price": 199}',
+            '{"type": "reply", "content": "有货"}',
+            '[{"id": "p1", "name": "羽绒服"}]',
         ),
         *('您发的“{"name": "x", "arguments": {}}”是什么', '{"function": "加热"}', '[{"a": 1}]'),
         *(
@@ -660,6 +679,82 @@ def test_brackets_of_any_kind_stay_a_reply(text: str) -> None:
     for given_text in (text, f"亲，{text}", f"亲\n{text}\n好的"):
         message = to_action(given_text).message
         assert (message.content, message.tool_calls) == (given_text, ())
+
+
+# --- tools that are known by name ------------------------------------------------------------
+
+OFFERED = (spec("search_faq", query={"type": "string"}), spec("price", of={"type": "string"}))
+
+
+@pytest.mark.row("R11")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tool": "search_faq", "arguments": {"query": "x"}}',
+        '{"thought": {"a": 1}, "action": "search_faq", "action_input": {"query": "x"}}',
+        '{"search_faq": {"query": "x"}}',
+        '{name: "search_faq", arguments: {query: "x"}}',
+        '- {"name": "search_faq", "arguments": {"query": "x"}}',
+        '`{"name": "search_faq", "arguments": {"query": "x"}}`',
+        '"{"name": "search_faq", "arguments": {"query": "x"}}"',
+        '{nam, "search_faq", "arguments": {"query": "x"}}',
+        'search_faq: {"query": "x"}',
+        'search_faq\n```json\n{"query": "x"}\n```',
+        '我来调用search_faq(query="x")',
+        '调用：search_faq("x")。',
+        'print(search_faq(query="x"))',
+        'x = search_faq(query="x")\nprint(x)',
+        "search_faq(query: x)",
+        "<tool_code>search_faq(query='x')</tool_code>",
+        '<search_faq query="x"/>',
+        "<search_faq><query>x</query></search_faq>",
+        '<function name="search_faq">{"query": "x"}</function>',
+        '<function=search_faq query="x"/>',
+        "<tool_use><name>search_faq</name></tool_use>",
+        "<tool_cell>search_faq x</tool_call>",
+        "<|tool▁sep|>search_faq",
+        "Action: search_faq",
+        "行动：search_faq\n行动输入：x",
+        "search_faq[x]",
+        "<|channel|>final<|message|><tool_call>{'name': 'search_faq'}</tool_call>",
+        "今天 price(of='x') 元",
+    ],
+)
+def test_what_names_an_offered_tool_as_a_call_does_is_never_silent(text: str) -> None:
+    for dialect in (None, *DIALECTS):
+        action = parse_text(f"好的\n{text}", dialect, tools=OFFERED)
+        assert codes_of(action)
+        assert "ok" not in codes_of(action)
+        assert can_be_recorded(action)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "调用 search_faq 就行",
+        "您发的“search_faq(query='x')”是什么",
+        '您说的「{"tool": "search_faq"}」我不懂',
+        "The price (with coupon) is 59",
+        "price: 59 (was 79)",
+        '{"price": 199}',
+        '{"price": "59"}',
+        "<b>price</b> 59",
+        "price[1] 59, see below",
+        "research_faqs(x='y') 好",
+        "search_faq（常见问题）里有",
+    ],
+)
+def test_what_only_mentions_an_offered_tool_is_a_reply(text: str) -> None:
+    message = parse_text(text, tools=OFFERED).message
+    assert (message.content, message.tool_calls) == (text, ())
+
+
+def test_the_text_before_a_call_in_no_known_form_is_kept() -> None:
+    message = parse_text('好的\n查：{"tool": "search_faq"}\n马上', tools=OFFERED).message
+    assert message.content == "好的"
+    [call] = message.tool_calls
+    assert call.raw == '查：{"tool": "search_faq"}\n马上'
+    assert call.error == "unsupported: this is no form in which `search_faq` can be called"
 
 
 def test_a_program_that_is_shown_is_a_reply() -> None:
@@ -815,6 +910,21 @@ def test_every_dialect_works_through_the_environment(form: str) -> None:
     _, _, terminated, _, info = env.step("亲，包邮的<|im_end|>")
     assert terminated
     assert info["stop_reason"] == "replied"
+
+
+@pytest.mark.row("R11")
+@pytest.mark.parametrize(
+    "text", ['{"tool": "search_faq", "args": {"query": "x"}}', '我来 search_faq(query="x")']
+)
+def test_a_call_in_no_known_form_does_not_end_the_episode(text: str) -> None:
+    env = le.LiveRoomEnv("snacks", embedder="lexical")
+    env.reset(seed=0)
+    _, _, terminated, truncated, info = env.step(text)
+    assert (terminated, truncated) == (False, False)
+    [result] = env.trajectory.turns[0].results
+    assert result.error == "unsupported"
+    assert "search_faq" in result.content
+    assert info["calls"]["attempted"] == 1
 
 
 @pytest.mark.row("R11")
@@ -1127,6 +1237,8 @@ def test_every_well_formed_call_is_read_as_it_was_written(form: str, value: Any)
             "。 ",
             '{"name": "f"',
             "[f(\n",
+            "search_faq ",
+            "search_faq[",
         ),
     ],
 )
@@ -1134,6 +1246,7 @@ def test_degenerate_text_is_read_in_time(piece: str) -> None:
     started = time.perf_counter()
     text = piece * (60_000 // len(piece))
     to_action(text)
+    parse_text(text, tools=OFFERED)
     to_action(f"{text}<x> </think> ")
     to_action(f"<tool_call><function=f><parameter=a>{text}")
     assert time.perf_counter() - started < 15

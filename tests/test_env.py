@@ -25,7 +25,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from rooms_for_tests import SMALL, small_room
 
 import livestream_env as le
-from livestream_env.env import safe, transcript
+from livestream_env.env import transcript
 from livestream_env.errors import CommentNotFound, ResetNeeded, RoomNotFound, SandboxError
 from livestream_env.room_files import find_rooms
 from livestream_env.sandbox import LocalSandbox, Sandbox
@@ -38,6 +38,7 @@ from livestream_env.types import (
     ToolCall,
     ToolResult,
 )
+from livestream_env.words import safe
 
 RULE = le.Action.call("get_reply_rule", intent="物流")
 LOOK_UP = le.Action.call("search_faq", query="发货")
@@ -628,6 +629,20 @@ def test_what_is_no_result_of_the_call_is_infrastructures_failure(result: Any) -
     *_, truncated, info = env.step(LOOK_UP)
     assert (truncated, info["status"]) == (True, "env_error")
     env.reset(seed=0)
+
+
+@pytest.mark.parametrize("where", ["prompt", "result_format"])
+def test_lone_surrogates_of_a_users_texts_are_replaced(where: str) -> None:
+    given: dict[str, Any] = {
+        "prompt": lambda view, tools, /, *, max_same_tool: [le.Message("user", "\ud800x")],
+        "result_format": lambda call, result: "\ud800x",
+    }
+    env = le.LiveRoomEnv("snacks", embedder="lexical", **{where: given[where]})
+    env.reset(seed=0)
+    env.step(le.Action.call("search_faq", query="x"))
+    told = env.trajectory.messages[0 if where == "prompt" else -1]
+    assert told.content == "\ufffdx"
+    assert le.Trajectory.model_validate_json(env.trajectory.model_dump_json()) == env.trajectory
 
 
 @pytest.mark.parametrize("form", [lambda call, result: None, lambda call, result: 1 / 0])

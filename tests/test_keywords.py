@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from test_retrieval import run_python
 
+from livestream_env._resources import data_file
 from livestream_env.keywords import LexicalScorer, Rewriter
+from livestream_env.topics import TopicScorer
+from livestream_env.words import fold
 
 
 def scorer(*names: str) -> LexicalScorer:
@@ -209,3 +214,48 @@ texts = ["快递", "快地", "charger", "charges", "跑步鞋", "水杯", "保�
 print(Rewriter(texts).rewrite("快弟 chargex 跑鞋 杯子 kuaidi di"))
 """
     assert run_python(code, PYTHONHASHSEED="0") == run_python(code, PYTHONHASHSEED="1")
+
+
+# What texts are about.
+
+
+def test_topic_score_is_the_cosine_of_weighted_topics() -> None:
+    # Invoices are in both texts, weight ln(3 / 2.5)^2 = .0332; refunds in one, ln(3 / 1.5)^2 =
+    # .4805. The query has both, the first text one: sqrt(.0332 / .5137) = .2544.
+    scores = TopicScorer(["要发票", "发票和退款"]).search("开票还是退钱")
+    assert scores == {0: 0.2544, 1: 1.0}
+
+
+def test_topic_that_no_text_has_does_not_weigh() -> None:
+    assert TopicScorer(["要发票", "退款"]).search("开票，海外") == {0: 1.0}
+    assert TopicScorer(["要发票", "退款"]).search("海外") == {}
+
+
+def test_topics_say_nothing_of_other_languages_or_without_topics() -> None:
+    assert TopicScorer(["要发票"]).search("invoice vip logo") is None
+    assert TopicScorer(["要发票"]).search("") is None
+    assert TopicScorer(["Is shipping free?", "耳机"]).search("开票") is None
+    assert TopicScorer([]).search("开票") is None
+
+
+@pytest.mark.parametrize("query", ["\ud800开票", "ＶＩＰ开票", "开\u200b票" * 200, "开票" * 5000])
+def test_topics_of_any_text_are_found(query: str) -> None:
+    assert TopicScorer(["要发票"]).search(query) == {0: 1.0}
+
+
+def test_topics_do_not_depend_on_the_hash_seed() -> None:
+    code = """
+from livestream_env.topics import TopicScorer
+texts = ["退货的运费谁承担", "满多少包邮", "破损怎么赔", "过敏可以退货吗"]
+print(TopicScorer(texts).search("碎了要寄回去，邮费谁出，给赔吗"))
+"""
+    assert run_python(code, PYTHONHASHSEED="0") == run_python(code, PYTHONHASHSEED="1")
+
+
+def test_topics_are_written_as_texts_are_searched() -> None:
+    topics = json.loads(data_file("topics.json").read_text(encoding="utf-8"))["zh"]
+    for words in topics:
+        assert len(words) == len(set(words)) > 1, words
+        assert [fold(word) for word in words] == words
+        # A word within another of its topic finds it: the longer would say nothing more.
+        assert not [w for w in words for other in words if other != w and other in w], words

@@ -25,6 +25,10 @@ from livestream_env.markup import read_markup
             {},
         ),
         ('<skip ids="c1，c2"/>', "", (), ("c1", "c2"), None, {}),
+        ("<skip ids='c1'/>", "", (), ("c1",), None, {}),
+        ('<skip ids="c1">', "", (), ("c1",), None, {}),
+        ('<skip ids = "c1"></skip>好', "好", (), ("c1",), None, {}),
+        ("<reply to='c1' tone=\"it's\">有</reply>", "有", ("c1",), (), None, {"tone": "it's"}),
         ("有货<speech>家人们有货的</speech>", "有货", (), (), "家人们有货的", {}),
         (
             '<reply to="c2" gesture="wave" tone="warm">来啦</reply>',
@@ -33,6 +37,14 @@ from livestream_env.markup import read_markup
             (),
             None,
             {"gesture": "wave", "tone": "warm"},
+        ),
+        (
+            '<reply to="c1">有货<speech tone="warm">家人们</speech></reply>',
+            "有货",
+            ("c1",),
+            (),
+            "家人们",
+            {"tone": "warm"},
         ),
         (
             '<reply to="c1">一</reply>\n<reply to="c2">二</reply>',
@@ -66,6 +78,8 @@ def test_markup_is_taken_apart(
         "<skip>",
         "<speech",
         "3<5 <reply x=1>",
+        '您发的“<skip ids="c1"/>”是什么',
+        'what is "<reply to="c1">hi</reply>"?',
     ],
 )
 def test_text_without_markup_is_text(text: str) -> None:

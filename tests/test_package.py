@@ -31,10 +31,12 @@ LAYERS = {
         "pricing",
         "retrieval",
         "keywords",
+        "topics",
         "tools",
         "custom_tools",
     ),
     2: ("sandbox",),
+    3: ("tokens", "token_view", "masking", "chat_templates", "codec", "renderers"),
     4: (
         *(
             "calls",
@@ -47,10 +49,13 @@ LAYERS = {
             "episode",
             "env",
         ),
-        *("drivers", "findings", "agents", "workflow", "coverage"),
+        *("drivers", "findings", "agents", "token_agent", "workflow", "coverage"),
     ),
+    5: ("export", "conversations", "importers"),
     7: (
         *("cli", "cli_demo", "cli_doctor", "cli_play", "cli_rollout", "cli_rooms", "cli_tally"),
+        "cli_export",
+        "cli_mask",
         "terminal",
     ),
 }

@@ -66,10 +66,26 @@ def can_be_recorded(action: Action) -> bool:
             ["search_faq"],
             id="two thoughts",
         ),
+        pytest.param(f"<think><think>a</think>{RULE}</think>好", [], id="a thought in a thought"),
+        pytest.param(f"{RULE}\n" * 300 + f"</think>{FAQ}", ["search_faq"], id="300 drafts"),
     ],
 )
 def test_a_call_drafted_while_thinking_is_no_call(text: str, names: list[str]) -> None:
     assert [name for name, _ in calls_of(text)] == names
+
+
+@pytest.mark.parametrize("form", ["tagged", "bare"])
+def test_a_call_before_or_between_thoughts_is_a_call(form: str) -> None:
+    faq, rule = (tagged(FAQ), tagged(RULE)) if form == "tagged" else (FAQ, RULE)
+    both = ["search_faq", "get_reply_rule"]
+    for text in (
+        f"{faq}<think>想</think>{rule}",
+        f"<think>一</think>{faq}<think>二{tagged(FAQ)}</think>\n{rule}",
+        f"一</think>{faq}<think>二</think>{rule}<think>三",
+    ):
+        assert [name for name, _ in calls_of(text)] == both
+    message = to_action(f"<think>一</think>{faq}<think>二</think>稍等").message
+    assert (message.reasoning, message.content) == ("一\n二", "稍等")
 
 
 def test_thinking_is_kept_apart_from_the_reply() -> None:
@@ -156,6 +172,34 @@ def test_what_is_said_around_calls_is_kept(text: str, said: str, count: int) -> 
     message = to_action(text).message
     assert "".join(message.content.split()) == "".join(said.split())
     assert [call.error for call in message.tool_calls] == [None] * count
+
+
+@pytest.mark.row("R11")
+@pytest.mark.parametrize("quoted", ["好 @", "好\n@", "好@好", "@", '好" @', "好\n\n@\n"], ids=repr)
+@pytest.mark.parametrize("end", ['"}}', ""], ids=["closed", "cut"])
+def test_a_call_that_a_malformed_call_quotes_never_runs(quoted: str, end: str) -> None:
+    viewer = quoted.replace("@", '{"name": "move_product", "arguments": {"link_no": 1}}')
+    broken = f'{{"name": "search_faq", "arguments": {{"query": "{viewer}{end}'
+    for text in (broken, tagged(broken), f"我查一下：{broken}", f"{tagged(FAQ)}{tagged(broken)}"):
+        calls = to_action(text).message.tool_calls
+        assert "move_product" not in [call.name for call in calls]
+        assert (calls[-1].error or "").startswith("invalid_json: ")
+        assert "move_product" in (calls[-1].raw or "")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"name": "f", "arguments": {"a": 1}',
+        '{"name": "f", "arguments": {"a": [1}}',
+        '{"name": "f", "arguments": {"a": ""好"帽"}}',
+        "好的，",
+    ],
+)
+def test_a_call_on_the_line_after_a_malformed_one_runs(broken: str) -> None:
+    calls = to_action(tagged(f"{broken}\n {FAQ}\n{RULE}")).message.tool_calls
+    assert [call.name for call in calls] == ["", "search_faq", "get_reply_rule"]
+    assert calls[0].raw == broken
 
 
 def test_a_list_of_calls_is_answered_with_what_a_call_is() -> None:
@@ -292,7 +336,14 @@ def test_unescaped_quotes_are_an_error_never_a_cut_value() -> None:
     assert "显瘦" in (call.raw or "")
 
 
-@pytest.mark.parametrize("text", ["\n" * 200_000, "<tool_call>" * 20_000, '{"name":' * 20_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("\n" * 200_000, "<tool_call>" * 20_000, '{"name":' * 20_000, '{"name": "x\n' * 20_000),
+        *('{"name":\n' * 20_000, "<think>" * 20_000, "<think></think>" * 20_000),
+    ],
+    ids=lambda text: repr(text[:16]),
+)
 def test_degenerate_text_is_read_in_time(text: str) -> None:
     started = time.perf_counter()
     to_action(text)

@@ -219,7 +219,7 @@ def test_search_of_real_texts_equals_brute_force(embedder: str) -> None:
     rows = model.embed(texts).astype(float)
     cosines = np.round(rows @ model.embed(["耳机多少钱"])[0].astype(float), 4)
     expected = sorted(range(200), key=lambda i: (-cosines[i], i))
-    hits = TextIndex(model, texts).search("耳机多少钱", 200, floor=-1.0)
+    hits = TextIndex(model, texts, rewrites=False).search("耳机多少钱", 200, floor=-1.0)
     assert [score for _, score in hits] == pytest.approx(cosines[expected], abs=1.01e-4)
     assert {record for record, _ in hits[:20]} == set(expected[:20])
 
@@ -452,6 +452,59 @@ def test_query_is_searched_in_the_words_of_the_texts(query: str) -> None:
     TextIndex(Listening(), FAQS).search(query, 1)
     assert seen[: len(FAQS)] == FAQS  # what is stored stays as it is
     assert seen[-1].startswith("发货")
+
+
+# Topics: what a text is about, in whatever words.
+
+
+def topic_table(share: float) -> TableEmbedder:
+    x, y = [1.0, 0.0], [0.0, 1.0]
+    embedder = TableEmbedder({"发票": [0.6, 0.8], "耳机": x, "收据": y, "开票": x, "hi": x})
+    embedder.topic_share, embedder.floor = share, 0.5  # type: ignore[attr-defined]
+    return embedder
+
+
+def test_shared_topic_counts_by_the_embedders_share() -> None:
+    # 开票 and 发票 share their only topic: .5 * .6 + .5 * 1 = .8. 耳机 has none, which counts as
+    # .8 * .5 = .4: .5 * 1 + .5 * .4 = .7.
+    assert TextIndex(topic_table(0.5), ["发票", "耳机"]).search("开票", 5) == [(0, 0.8), (1, 0.7)]
+    # .1 * .6 + .9 * 1 = .96, and .1 * 1 + .9 * .4 = .46, which is below the floor.
+    assert TextIndex(topic_table(0.9), ["发票", "耳机"]).search("开票", 5) == [(0, 0.96)]
+
+
+@pytest.mark.parametrize(
+    ("share", "query", "rewrites"), [(0.0, "开票", True), (0.5, "hi", True), (0.5, "开票", False)]
+)
+def test_topics_count_in_no_other_search(share: float, query: str, rewrites: bool) -> None:
+    index = TextIndex(topic_table(share), ["发票", "耳机"], rewrites=rewrites)
+    assert index.search(query, 5) == [(1, 1.0), (0, 0.6)]
+
+
+def test_texts_without_topics_are_found_by_cosine() -> None:
+    assert TextIndex(topic_table(0.5), ["耳机"]).search("开票", 5) == [(0, 1.0)]
+
+
+def test_record_counts_with_the_text_that_is_best_with_its_topics() -> None:
+    # 发票 .8 and 收据 .5 * 0 + .5 * 1 = .5 share the topic, 耳机 has .7: 5 has .8, 2 has .7.
+    index = TextIndex(topic_table(0.5), ["耳机", "发票", "收据", "耳机"], [5, 5, 5, 2])
+    assert index.search("开票", 5) == [(5, 0.8), (2, 0.7)]
+
+
+@pytest.mark.parametrize("embedder", STOCK)
+@pytest.mark.parametrize(
+    ("query", "record"),
+    [
+        pytest.param("揽收了没有", 0, id="the courier's word"),
+        pytest.param("邮钱另付不", 1, id="what it would cost"),
+        pytest.param("买错了不想要，给退不", 2, id="the reason"),
+        pytest.param("一天一充够不够", 3, id="what it would take"),
+        pytest.param("送点小样呗", 4, id="the thing"),
+        pytest.param("过保了修要钱吗", 5, id="what comes after"),
+    ],
+)
+def test_other_words_for_a_topic_find_its_faq_first(embedder: str, query: str, record: int) -> None:
+    index = TextIndex(make_embedder(embedder), FAQS)
+    assert index.search(query, 1, floor=-1.0)[0][0] == record
 
 
 def world_of(products: list[dict[str, Any]], embedder: Embedder, language: str = "zh") -> World:

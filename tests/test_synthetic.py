@@ -74,6 +74,18 @@ def test_the_same_arguments_give_the_same_bytes_in_every_process() -> None:
     assert make_room(7).model_dump_json() == make_room(7).model_dump_json()
 
 
+def test_equal_shares_give_the_same_bytes_however_they_are_written() -> None:
+    rooms = [
+        make_room(3, comments=2, products=2, noise=noise, chatter=chatter)
+        for noise, chatter in ((0, 1), (0.0, 1.0), (-0.0, 1))
+    ]
+    assert len({room.model_dump_json() for room in rooms}) == 1
+    first = GeneratedRooms(comments=2, products=2, noise=0.0, chatter=1.0)
+    again = GeneratedRooms(comments=2, products=2, noise=0, chatter=1)
+    assert first.room(3).model_dump_json() == rooms[0].model_dump_json()
+    assert again.room(3).model_dump_json() == rooms[0].model_dump_json()
+
+
 @by_language
 def test_different_seeds_give_different_rooms(language: Any) -> None:
     rooms = [made(seed, language) for seed in range(12)]
@@ -399,8 +411,9 @@ def test_a_seed_is_a_whole_number(seed: Any) -> None:
 def test_a_true_is_no_number() -> None:
     with pytest.raises(ValueError, match="`products`"):
         make_room(1, products=True)
-    with pytest.raises(ValueError, match="`level`"):
-        make_room(1, level=True)
+    for level in (True, 2.0):
+        with pytest.raises(ValueError, match="`level`"):
+            make_room(1, level=level)  # type: ignore[arg-type]
 
 
 # --- solvable --------------------------------------------------------------------------------
