@@ -28,6 +28,7 @@ _PROBE = "\"\\\n面<&'"
 _PLAIN_NAME = re.compile(r"[\w.:-]{1,64}").fullmatch
 _ALPHABET = "abcdefghjkmnpqrtuvwxyz"
 _KEPT = 4096
+_NO_EDGES = ("", "")
 V = TypeVar("V")
 _DATE_FORMATS = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)").findall
 _TELL_DATE = '{% macro strftime_now(format) %}{{ dates_told[format] }}{% endmacro %}{{ "" }}'
@@ -148,6 +149,8 @@ def outline(message: Message, *, stand_in: bool = False) -> Outline:
         if not core:
             return text
         texts.append(core)
+        if len(core) == len(text):
+            return _NO_EDGES
         lead = text.index(core)
         return (text[:lead], text[lead + len(core) :])
 
@@ -260,7 +263,7 @@ class ChatTemplate:
         tools: tuple[ToolSpec, ...],
         *,
         generate: bool,
-        on: date | None = None,
+        on: date,
     ) -> Plan:
         """Return the plan of a conversation, with the generation prompt where `generate`."""
         key = (self.key(outlines, tools, on), generate)
@@ -269,9 +272,7 @@ class ChatTemplate:
             plan = self._plans[key] = self._render(outlines, tools, generate, on)
         return plan
 
-    def key(
-        self, outlines: Sequence[Outline], tools: tuple[ToolSpec, ...], on: date | None
-    ) -> Hashable:
+    def key(self, outlines: Sequence[Outline], tools: tuple[ToolSpec, ...], on: date) -> Hashable:
         """Return what decides the plan of a conversation."""
         shapes = tuple([o.shape for o in outlines])
         day = on if self._date_formats else None
@@ -282,14 +283,21 @@ class ChatTemplate:
         return self._masked_tools(tools).texts
 
     def probe_arguments(self, shows: Callable[[], bool]) -> bool:
-        """Find the form of arguments that the template shows: objects, else JSON text."""
+        """Find the form of arguments that the template shows: objects, else JSON text.
+
+        Raises:
+            UnsupportedTemplate: the template refuses both.
+        """
+        refused: list[UnsupportedTemplate] = []
         for self._as_text in (False, True):
             self._plans.clear()
             try:
                 if shows():
                     return True
-            except UnsupportedTemplate:
-                continue
+            except UnsupportedTemplate as error:
+                refused.append(error)
+        if len(refused) == 2:
+            raise refused[0]
         return False
 
     def _render(
@@ -297,7 +305,7 @@ class ChatTemplate:
         outlines: Sequence[Outline],
         tools: tuple[ToolSpec, ...],
         generate: bool,
-        on: date | None,
+        on: date,
     ) -> Plan:
         dressed = _Dressing(self._nonce, call_ids_of(outlines)[0], self._as_text)
         messages = [dressed.message(o.shape) for o in outlines]
@@ -306,7 +314,7 @@ class ChatTemplate:
         return Plan(shown, tuple(self._items(shown, dressed.sources)), dropped)
 
     def _apply(
-        self, messages: list[dict[str, Any]], tools: list[Any], generate: bool, day: date | None
+        self, messages: list[dict[str, Any]], tools: list[Any], generate: bool, day: date
     ) -> tuple[str, tuple[str, ...]]:
         """Render, showing less where the template refuses: no thinking, then one call a turn."""
         first: Exception | None = None
@@ -321,10 +329,10 @@ class ChatTemplate:
         ) from first
 
     def _template_text(
-        self, messages: list[dict[str, Any]], tools: list[Any], generate: bool, day: date | None
+        self, messages: list[dict[str, Any]], tools: list[Any], generate: bool, day: date
     ) -> str:
         variables = dict(self._variables)
-        if day is not None:
+        if self._date_formats:
             variables["dates_told"] = {fmt: day.strftime(fmt) for fmt in self._date_formats}
         text = self._tokenizer.apply_chat_template(
             messages,

@@ -8,7 +8,6 @@ stands between two control tokens is encoded in one go, as the template's own te
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,48 +57,40 @@ class Codec:
 
     def __init__(self, tokenizer: Any) -> None:
         try:
-            from tokenizers import AddedToken, Tokenizer
+            from tokenizers import AddedToken
         except ImportError as error:
             raise missing_dependency("transformers", extra="tokens") from error
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None or not hasattr(backend, "to_str"):
+        if backend is None or not hasattr(backend, "get_added_tokens_decoder"):
             raise UnsupportedTemplate(
                 f"`{type(tokenizer).__name__}` is no fast tokenizer; load one with "
                 "`AutoTokenizer.from_pretrained(..., use_fast=True)`"
             )
-        state = json.loads(backend.to_str())
-        state |= {"post_processor": None, "truncation": None, "padding": None}
-        self._full = Tokenizer.from_str(json.dumps(state))
-        added, model = state["added_tokens"], state["model"]
-        shown = [token for token in added if token["content"].strip()]
+        added = sorted(backend.get_added_tokens_decoder().items())
+        shown = {number: token.content for number, token in added if not token.content.isspace()}
         self._separator = f"<|{secrets.token_hex(8)}|>"
-        state["added_tokens"] = self._hidden(added, backend.model)
-        self._plain = Tokenizer.from_str(json.dumps(state))
-        self._plain.add_special_tokens([AddedToken(self._separator, normalized=False)])
-        unknown = (model.get("unk_token"), model.get("unk_id"))
-        self.control_ids = frozenset(
-            token["id"] for token in shown if not {token["content"], token["id"]} & {*unknown}
-        )
-        names = sorted((token["content"] for token in shown), key=len, reverse=True)
+        held = [pair for pair in added if backend.model.token_to_id(pair[1].content) is not None]
+        # Under a secret name a token of the vocabulary takes a new id, so these come last: the ids
+        # of white space tokens stay.
+        ordered = [*(pair for pair in added if pair not in held), *held]
+        hidden = [
+            AddedToken(f"<|{number}{self._separator}", normalized=False)
+            if number in shown
+            else token
+            for number, token in ordered
+        ]
+        self._full = _copy(backend, [token for _, token in added])
+        self._plain = _copy(backend, [*hidden, AddedToken(self._separator, normalized=False)])
+        self.control_ids = frozenset(shown) - _unknown_ids(backend.model)
+        self._pieces = {number for number, _ in held if number in self.control_ids}
+        """Control tokens that the vocabulary holds as ordinary pieces too."""
+        names = sorted(shown.values(), key=len, reverse=True)
         self.control_text = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         """What spells a control token."""
-        ends = {token["id"] for token in shown if token["content"] in _STOPS}
+        ends = {number for number, name in shown.items() if name in _STOPS}
         end = getattr(tokenizer, "eos_token_id", None)
         self.stop_ids = frozenset(ends if end is None else ends | {end})
         self._controls = Remembered[tuple[tuple[int, int, int], ...]]()
-
-    def _hidden(self, added: Sequence[Any], model: Any) -> list[Any]:
-        """Give the added tokens that are not white space secret names.
-
-        Those that the vocabulary holds too come last, since their new names take new ids.
-        """
-        last = sorted(added, key=lambda token: model.token_to_id(token["content"]) is not None)
-        return [
-            token
-            if token["content"].isspace()
-            else {**token, "content": self._separator.replace("|>", f".{at}|>")}
-            for at, token in enumerate(last)
-        ]
 
     def find_controls(self, text: str) -> tuple[tuple[int, int, int], ...]:
         """Return (start, stop, id) of each control token that a scaffold text spells."""
@@ -169,23 +160,25 @@ class Codec:
         except TypeError:
             texts = list(map(clean_text, texts))
             encoded = self._encoded("".join(texts), run.opens)
-        made = encoded.ids if run.opens else encoded.ids[1:]
-        if not self.control_ids.isdisjoint(made):
+        made = encoded.ids
+        if not run.opens:
+            del made[0]
+        if self._pieces and not self._pieces.isdisjoint(made):
             for part, text in zip(run.parts, texts, strict=True):
                 letters = self._letters(text)
                 ids += letters
                 spans.append((len(letters), _source(part)))
             return
-        skipped = 0 if run.opens else 1
+        ids += made
+        at = 0 if run.opens else 1
         end = 0 if run.opens else len(self._separator)
         length = end + sum(map(len, texts))
-        at = skipped
-        for part, text in zip(run.parts, texts, strict=True):
+        for part, text in zip(run.parts[:-1], texts, strict=False):
             end += len(text)
             to = _tokens_before(encoded, end, length)
             spans.append((to - at, _source(part)))
             at = to
-        ids += made
+        spans.append((len(encoded) - at, _source(run.parts[-1])))
 
     def _encoded(self, text: str, opens: bool) -> Any:
         given = text if opens else self._separator + text
@@ -195,14 +188,31 @@ class Codec:
         """Encode text apart, letter by letter where the vocabulary holds a control string as an
         ordinary piece."""
         whole = list(self._encoded(text, False).ids[1:])
-        if self.control_ids.isdisjoint(whole):
+        if self._pieces.isdisjoint(whole):
             return whole
         letters = [i for letter in text for i in self._encoded(letter, False).ids[1:]]
-        if self.control_ids.isdisjoint(letters):
+        if self._pieces.isdisjoint(letters):
             return letters
         raise UnsupportedTemplate(
             f"the tokenizer makes a control token of the plain text {text[:40]!r}"
         )
+
+
+def _copy(backend: Any, added: Sequence[Any]) -> Any:
+    """Return a tokenizer of the same model that has these added tokens, and nothing around."""
+    made = type(backend)(backend.model)
+    made.normalizer, made.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    made.decoder = backend.decoder
+    made.add_tokens(list(added))
+    return made
+
+
+def _unknown_ids(model: Any) -> set[int]:
+    """Return what the model makes of a character that it does not know: no control token."""
+    try:
+        return {token.id for token in model.tokenize("\U0010ffff")}
+    except Exception:  # it has no such token and says so by an error of its own
+        return set()
 
 
 def _runs(items: Sequence[Item]) -> Iterator[Run | int]:

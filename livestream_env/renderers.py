@@ -43,12 +43,14 @@ class _Boundary:
     """What a template puts between a sampled turn and the next: before the ids are known."""
 
     plan: Plan
-    start: int
-    """Character at which the turn starts: the end of the prompt before it."""
     tail: int
     """Position of the first item behind the turn's words."""
     fault: str
     """How the template shows the turn otherwise, or an empty string."""
+    inside: tuple[int, ...]
+    """Control tokens of the turn before `tail`."""
+    behind: tuple[tuple[int, int], ...]
+    """(position, id) of the control tokens from `tail` to the next words."""
     segments: dict[int, Segment] = field(default_factory=dict)
     """What follows, by the position of the cut."""
 
@@ -58,6 +60,8 @@ class _Talk:
 
     def __init__(self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], day: date) -> None:
         self.messages = list(messages)
+        self.opened = len(messages)
+        """How many messages it started with."""
         self.outlines = list(map(outline, messages))
         self.tools = tools
         self.day = day
@@ -244,13 +248,11 @@ class ChatTemplateRenderer:
 
     def _render(self, trajectory: Trajectory, is_local: bool) -> list[_Growing]:
         sequences: list[_Growing] = []
-        talks: dict[Any, _Talk] = {}
+        talks = _talks(trajectory)
         told: list[Message] = []
-        day = _day(trajectory)
         for index, turn in enumerate(trajectory.turns):
-            opening, tools = trajectory.prompts[turn.agent], trajectory.tools[turn.agent]
-            talk = talks.setdefault((opening, tools), _Talk((), tools, day))
-            talk.add([*opening, *told][len(talk.messages) :])
+            talk = talks[turn.agent]
+            talk.add(told[len(talk.messages) - talk.opened :])
             current = sequences[-1] if sequences else None
             growing = self._grown(current, talk, turn, index, is_local)
             if growing is not current:
@@ -365,32 +367,29 @@ class ChatTemplateRenderer:
             fault = "what came before it is shown otherwise once the turn is there"
             start = _common(before.text, plan.text)
         tail, words_fault = _turn_end(plan, outlines, turn, start)
-        return _Boundary(plan, start, tail, fault or words_fault)
+        shown = [item for item in plan.items[:tail] if item.start >= start]
+        inside = tuple([item.control for item in shown if item.control is not None])
+        behind = _controls_behind(plan.items, tail)
+        return _Boundary(plan, tail, fault or words_fault, inside, behind)
 
     def _cut(self, boundary: _Boundary, sampled: Sequence[int]) -> tuple[int, str]:
         """Return the position of the first item behind the turn, and what is wrong with it."""
-        items = boundary.plan.items
-        behind = _controls_behind(items, boundary.tail)
-        stops = [at for at in behind if items[at].control in self.stop_ids]
+        behind = boundary.behind
+        stops = [(at, token) for at, token in behind if token in self.stop_ids]
         last = sampled[-1] if sampled else None
         fault = boundary.fault
         if last not in self._codec.control_ids:
-            cut = (stops or behind or [boundary.tail])[0]
+            cut = (*stops, *behind, (boundary.tail, None))[0][0]
         else:
             ends = (stops or behind)[:1] if last in self.stop_ids else behind
-            same = next((at for at in ends if items[at].control == last), None)
+            same = next((at for at, token in ends if token == last), None)
             if same is None:
                 fault = fault or "it ends with another token"
-                same = ends[0] if ends and last in self.stop_ids else boundary.tail - 1
+                same = ends[0][0] if ends and last in self.stop_ids else boundary.tail - 1
             cut = same + 1
-        if not fault:
-            shown = [
-                item.control
-                for item in items[:cut]
-                if item.control is not None and item.start >= boundary.start
-            ]
-            if shown != [token for token in sampled if token in self._codec.control_ids]:
-                fault = "its control tokens are others"
+        shown = [*boundary.inside, *(token for at, token in behind if at < cut)]
+        if shown != [token for token in sampled if token in self._codec.control_ids]:
+            fault = fault or "its control tokens are others"
         return cut, fault
 
     def _turn_ids(self, talk: _Talk, stop: str | None, is_local: bool) -> tuple[int, ...]:
@@ -425,10 +424,7 @@ class ChatTemplateRenderer:
         turn = len(outlines) - 1
         outlines = [*outlines, *map(outline, following)]
         boundary = self._boundary(outlines, turn, talk)
-        shown = boundary.plan.items[boundary.tail :]
-        return [i.control for i in shown if i.control in self.stop_ids and i.control is not None][
-            :1
-        ]
+        return [token for _, token in boundary.behind if token in self.stop_ids][:1]
 
     def _whole_agrees(self, growing: _Growing) -> bool:
         """Check the last boundary of a sequence against that of the whole conversation."""
@@ -497,9 +493,9 @@ class ChatTemplateRenderer:
             return not lacks
 
         if not self._template.probe_arguments(shows):
-            what = ", ".join(lacks) or "a conversation with tools"
             raise UnsupportedTemplate(
-                f"the chat template does not show {what}; pass a `chat_template` for tool use"
+                f"the chat template does not show {', '.join(lacks)}; pass a `chat_template` for "
+                "tool use"
             )
         self._warn_of_open_roles()
 
@@ -522,11 +518,10 @@ class ChatTemplateRenderer:
         last = self._plan(talk.outlines[:-1], talk, generate=False)
         whole = self._plan(talk.outlines, talk)
         _, shown = last.texts()[-1]
-        ends = [last.items[at].control for at in _controls_behind(last.items, shown + 1)][:1]
+        ends = {token for _, token in _controls_behind(last.items, shown + 1)[:1]}
         _, shown = whole.texts()[-2]
-        behind = [whole.items[at].control for at in _controls_behind(whole.items, shown + 1)]
-        opens = {*behind[1:]}.difference(ends)
-        return self._codec.stop_ids.difference(opens).union(i for i in ends if i is not None)
+        opens = {token for _, token in _controls_behind(whole.items, shown + 1)[1:]}
+        return (self._codec.stop_ids - opens) | ends
 
     def _warn_of_open_roles(self) -> None:
         talk = _Talk(_OPENING, (), date.today())
@@ -556,29 +551,21 @@ def _turn_end(plan: Plan, outlines: Sequence[Outline], turn: int, start: int) ->
     low = sum(len(o.texts) for o in outlines[:turn])
     high = low + len(outlines[turn].texts)
     texts = plan.texts(start)
-    mine = [(index, at) for index, at in texts if low <= index < high]
     later = next((at for index, at in texts if index >= high), len(plan.items))
-    fault = ""
-    if [index for index, _ in mine] != list(range(low, high)) and "calls" not in plan.dropped:
-        fault = "parts of it are dropped, repeated or in another order"
-    elif mine and mine[-1][1] > later:
-        fault = "parts of it come after what followed it"
-    ends = [at for _, at in mine if at < later]
-    if ends:
-        return max(ends) + 1, fault
-    start_at = next((i for i, item in enumerate(plan.items) if item.stop > start), len(plan.items))
-    return start_at, fault or "nothing of it is shown"
+    mine = [(index, at) for index, at in texts if low <= index < high and at < later]
+    if not mine:
+        begin = (at for at, item in enumerate(plan.items) if item.stop > start)
+        return next(begin, len(plan.items)), "nothing of it is shown"
+    kept = [index for index, _ in mine] == list(range(low, high)) or "calls" in plan.dropped
+    fault = "" if kept else "parts of it are dropped, repeated or in another order"
+    return mine[-1][1] + 1, fault
 
 
-def _controls_behind(items: Sequence[Item], tail: int) -> list[int]:
-    """Return the positions of the control tokens from `tail` to the next words."""
-    behind = []
-    for at in range(tail, len(items)):
-        if items[at].slot is not None:
-            break
-        if items[at].control is not None:
-            behind.append(at)
-    return behind
+def _controls_behind(items: Sequence[Item], tail: int) -> tuple[tuple[int, int], ...]:
+    """Return (position, id) of the control tokens from `tail` to the next words."""
+    stop = next((at for at in range(tail, len(items)) if items[at].slot is not None), len(items))
+    shown = [(at, items[at].control) for at in range(tail, stop)]
+    return tuple([(at, token) for at, token in shown if token is not None])
 
 
 def _common(first: str, second: str) -> int:
@@ -606,6 +593,17 @@ def _recorded(
     told = current.talk.messages[current.shown :]
     is_result = all(message.role == "tool" for message in told)
     return rest, [(len(rest), Source.TOOL_RESULT if is_result else Source.PROMPT)]
+
+
+def _talks(trajectory: Trajectory) -> dict[str, _Talk]:
+    """Return the conversation of each agent; those of one prompt and the same tools share it."""
+    shared: dict[Any, _Talk] = {}
+    talks: dict[str, _Talk] = {}
+    for agent in dict.fromkeys(turn.agent for turn in trajectory.turns):
+        opening, tools = trajectory.prompts[agent], trajectory.tools[agent]
+        known = shared.get((opening, tools)) or _Talk(opening, tools, _day(trajectory))
+        talks[agent] = shared[opening, tools] = known
+    return talks
 
 
 def _day(trajectory: Trajectory) -> date:
