@@ -53,6 +53,7 @@ def environment(memory: bool) -> LiveRoomEnv:
         max_turns=1000,
         max_same_tool=1000,
         embedder="lexical",
+        rubric=None,
         sandbox_options={"memory": memory},
     )
 

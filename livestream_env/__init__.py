@@ -16,9 +16,11 @@ from livestream_env.version import VERSION as __version__
 if TYPE_CHECKING:
     from livestream_env.agents import RandomAgent as RandomAgent
     from livestream_env.agents import ScriptedAgent as ScriptedAgent
+    from livestream_env.chat import ChatClient as ChatClient
     from livestream_env.custom_tools import ToolContext as ToolContext
     from livestream_env.custom_tools import ToolOutput as ToolOutput
     from livestream_env.custom_tools import tool as tool
+    from livestream_env.diagnostics import reward_report as reward_report
     from livestream_env.drivers import Agent as Agent
     from livestream_env.drivers import AsyncAgent as AsyncAgent
     from livestream_env.drivers import arollout as arollout
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from livestream_env.drivers import rollout_group as rollout_group
     from livestream_env.env import LiveRoomEnv as LiveRoomEnv
     from livestream_env.episode import Episode as Episode
+    from livestream_env.errors import BudgetExhausted as BudgetExhausted
+    from livestream_env.errors import ChatError as ChatError
+    from livestream_env.errors import ChatRefused as ChatRefused
+    from livestream_env.errors import ChatTimeout as ChatTimeout
     from livestream_env.errors import CommentNotFound as CommentNotFound
     from livestream_env.errors import EmptyMaskError as EmptyMaskError
     from livestream_env.errors import GroupMismatch as GroupMismatch
@@ -33,16 +39,24 @@ if TYPE_CHECKING:
     from livestream_env.errors import Issue as Issue
     from livestream_env.errors import ItemNotFound as ItemNotFound
     from livestream_env.errors import LivestreamError as LivestreamError
+    from livestream_env.errors import MixedVersions as MixedVersions
     from livestream_env.errors import PrefixMismatch as PrefixMismatch
+    from livestream_env.errors import ReplayMismatch as ReplayMismatch
     from livestream_env.errors import ResetNeeded as ResetNeeded
     from livestream_env.errors import RoomError as RoomError
     from livestream_env.errors import RoomMismatch as RoomMismatch
     from livestream_env.errors import RoomNotFound as RoomNotFound
     from livestream_env.errors import SandboxError as SandboxError
+    from livestream_env.errors import SandboxTimeout as SandboxTimeout
+    from livestream_env.errors import SandboxUnavailable as SandboxUnavailable
+    from livestream_env.errors import SessionLost as SessionLost
+    from livestream_env.errors import SharedFileError as SharedFileError
     from livestream_env.errors import ToolError as ToolError
     from livestream_env.errors import UnsupportedTemplate as UnsupportedTemplate
+    from livestream_env.evaluation import evaluate as evaluate
     from livestream_env.export import export_sft as export_sft
     from livestream_env.importers import load_trajectories as load_trajectories
+    from livestream_env.judges import ChatJudge as ChatJudge
     from livestream_env.pricing import Quote as Quote
     from livestream_env.pricing import quote as quote
     from livestream_env.room_files import list_rooms as list_rooms
@@ -76,11 +90,16 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "agents": ("RandomAgent", "ScriptedAgent"),
+    "chat": ("ChatClient",),
     "custom_tools": ("ToolContext", "ToolOutput", "tool"),
     "drivers": ("Agent", "AsyncAgent", "arollout", "rollout", "rollout_group"),
     "env": ("LiveRoomEnv",),
     "episode": ("Episode",),
     "errors": (
+        "BudgetExhausted",
+        "ChatError",
+        "ChatRefused",
+        "ChatTimeout",
         "CommentNotFound",
         "EmptyMaskError",
         "GroupMismatch",
@@ -88,17 +107,26 @@ _MODULES = {
         "Issue",
         "ItemNotFound",
         "LivestreamError",
+        "MixedVersions",
         "PrefixMismatch",
+        "ReplayMismatch",
         "ResetNeeded",
         "RoomError",
         "RoomMismatch",
         "RoomNotFound",
         "SandboxError",
+        "SandboxTimeout",
+        "SandboxUnavailable",
+        "SessionLost",
+        "SharedFileError",
         "ToolError",
         "UnsupportedTemplate",
     ),
+    "diagnostics": ("reward_report",),
+    "evaluation": ("evaluate",),
     "export": ("export_sft",),
     "importers": ("load_trajectories",),
+    "judges": ("ChatJudge",),
     "pricing": ("Quote", "quote"),
     "room_files": ("list_rooms", "list_tasks", "load_room", "save_room"),
     "rooms": ("Room", "strip_room"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -25,3 +26,12 @@ def resource_folder(name: str) -> Path:
 def data_file(name: str) -> Path:
     """Return the path of a file under `livestream_env/data`."""
     return PACKAGE / "data" / name
+
+
+def cache_folder() -> Path:
+    """Return the folder that the processes of a user share on a host: `LIVESTREAM_ENV_CACHE`, or
+    `livestream-env` in the user's cache folder."""
+    own = os.environ.get("LIVESTREAM_ENV_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "livestream-env")

@@ -1,5 +1,5 @@
 """The command line: `livestream-env demo`, `doctor`, `room`, `rollout`, `play`, `mask`,
-`export`.
+`export`, `judge`, `score`, `evaluate`, `reward`, `record`, `stability`, `serve`.
 
 Exit codes: 0 fine; 1 a check found faults, or nothing could be played; 2 wrong use; 130
 interrupted. What is heavy is imported by the commands that need it, so that `--help` is quick.
@@ -16,8 +16,11 @@ from typing import Any
 from livestream_env.cli_demo import run_demo
 from livestream_env.cli_doctor import run_doctor
 from livestream_env.cli_export import FORMATS, VIEWS, run_export_sft
+from livestream_env.cli_judge import add_judge
 from livestream_env.cli_mask import MASKER_NAMES, run_mask
 from livestream_env.cli_play import run_play
+from livestream_env.cli_record import add_record
+from livestream_env.cli_rewards import add_reward
 from livestream_env.cli_rollout import AGENTS, FACTORY_FORM, run_rollout
 from livestream_env.cli_rooms import (
     run_room_check,
@@ -26,6 +29,9 @@ from livestream_env.cli_rooms import (
     run_room_show,
     run_room_strip,
 )
+from livestream_env.cli_score import add_evaluate, add_score
+from livestream_env.cli_serve import add_serve
+from livestream_env.cli_stability import add_stability
 from livestream_env.terminal import INTERRUPTED, UsageError, safe_lines
 from livestream_env.version import VERSION
 
@@ -79,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_rollout(_command(commands, "rollout", run_rollout, "play episodes into a JSONL file"))
     _add_mask(_command(commands, "mask", run_mask, "see which tokens would be trained"))
     _add_export(commands.add_parser("export", help="turn trajectories into training files"))
+    add_judge(commands.add_parser("judge", help="try an LLM judge, bring judges' caches together"))
+    add_score(commands.add_parser("score", help="score the trajectories of a file"))
+    add_evaluate(commands.add_parser("evaluate", help="play and score agents, in one table"))
+    add_reward(commands.add_parser("reward", help="see what a reward is worth to training"))
+    add_record(commands.add_parser("record", help="write down what a sandbox answers"))
+    add_stability(commands.add_parser("stability", help="see what failed in a run"))
+    add_serve(commands.add_parser("serve", help="serve sandboxes over HTTP"), count=_count)
     play = _command(commands, "play", run_play, "be the host yourself, in the terminal")
     play.add_argument("--room", required=True, help="room file or bundled name")
     play.add_argument("--comment", help="comment id or `burst:N`; by default by seed")

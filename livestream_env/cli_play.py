@@ -115,13 +115,19 @@ def print_observation(observation: Observation) -> None:
         print(f"{_usage(spec)}: {safe_text(spec.description)}")
 
 
-def make_room_env(room: str | Room, comment: str | None, *, render_mode: str | None = None) -> Any:
+def make_room_env(
+    room: str | Room,
+    comment: str | None,
+    *,
+    render_mode: str | None = None,
+    rubric: str | None = "single4",
+) -> Any:
     """Make the environment of a room that a person named."""
     from livestream_env.env import LiveRoomEnv
     from livestream_env.errors import LivestreamError
 
     try:
-        return LiveRoomEnv(room, comment=comment, render_mode=render_mode)
+        return LiveRoomEnv(room, comment=comment, render_mode=render_mode, rubric=rubric)
     except LivestreamError:
         raise
     except ValueError as error:

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from livestream_env.rooms import Room
     from livestream_env.types import Observation, Trajectory
 
-AGENTS = ("scripted", "workflow", "random")
+AGENTS = ("scripted", "workflow", "random", "recorded")
 FACTORY_FORM = "python:module:factory"
 
 
 def run_rollout(args: argparse.Namespace) -> int:
     """Play episodes and write their trajectories."""
     first = make_room_env(args.room, args.comment)
-    agent = _agent_named(args.agent, first.rooms)
-    seeds = range(args.seed, args.seed + (args.episodes or _every_episode(first, args.comment)))
+    agent = agent_named(args.agent, first.rooms)
+    seeds = range(args.seed, args.seed + (args.episodes or every_episode(first, args.comment)))
     more = range(1, min(args.workers, len(seeds)))
     envs = [first, *(make_room_env(args.room, args.comment) for _ in more)]
     tally, start, interrupted = Tally(), time.monotonic(), False
@@ -58,7 +58,7 @@ def run_rollout(args: argparse.Namespace) -> int:
     return INTERRUPTED if interrupted else int(failed)
 
 
-def _every_episode(env: LiveRoomEnv, comment: str | None) -> int:
+def every_episode(env: LiveRoomEnv, comment: str | None) -> int:
     """Return how many seeds visit everything once: comments, or rooms where `comment` is an id."""
     return env.tasks if comment is None or ":" in comment else len(env.rooms)
 
@@ -82,7 +82,7 @@ def _play_seeds(
         todo.put(seed)
 
     def work(env: LiveRoomEnv) -> None:
-        player = _ByRoom(env, agent)
+        player = AgentByRoom(env, agent)
         with suppress(queue.Empty):
             while True:
                 seed = todo.get_nowait()
@@ -117,7 +117,7 @@ def _awaited(future: Future[Trajectory]) -> Trajectory:
         raise RuntimeError("the agent failed") from error
 
 
-class _ByRoom:
+class AgentByRoom:
     """The agent of whichever room the environment was reset to."""
 
     def __init__(self, env: LiveRoomEnv, agent: Callable[[Room], Agent]) -> None:
@@ -138,7 +138,7 @@ class _ByRoom:
         raise RuntimeError("call `start` first")
 
 
-def _agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
+def agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
     """Return what gives the agent of a room; each is made once, whatever the number of threads.
 
     Raises:
@@ -146,12 +146,15 @@ def _agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
     """
     from livestream_env.agents import RandomAgent, ScriptedAgent
     from livestream_env.errors import did_you_mean
+    from livestream_env.evaluation import RecordedAgent
     from livestream_env.workflow import WorkflowAgent
 
     if name.startswith("python:"):
         return _agents_of_factory(name, rooms)
     if name == "scripted":
         return ScriptedAgent
+    if name == "recorded":
+        return RecordedAgent
     if name in AGENTS:
         shared: Agent = WorkflowAgent() if name == "workflow" else RandomAgent()
         return lambda room: shared
@@ -171,7 +174,7 @@ def _agents_of_factory(name: str, rooms: Sequence[Room]) -> Callable[[Room], Age
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"`{name}` names no factory; write {FACTORY_FORM}")
-    module = _imported(module_name)
+    module = imported(module_name)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         hint = did_you_mean(attribute, [key for key in vars(module) if key[0] != "_"])
@@ -191,7 +194,12 @@ def _checked_agent(agent: Any, name: str) -> Agent:
     return checked
 
 
-def _imported(name: str) -> ModuleType:
+def imported(name: str) -> ModuleType:
+    """Import a module of the working folder or of what is installed.
+
+    Raises:
+        UsageError: there is none.
+    """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from livestream_env.rooms import Comment, Moment, Room, Statement, promotions_of, room_as_of
@@ -20,25 +21,30 @@ def facts_stated(room: Room, trajectory: Trajectory) -> tuple[int, int]:
     reply = _said(trajectory)
     stated = asked = 0
     for comment in map(room.comment, trajectory.comment_ids):
-        moment = room_as_of(room, comment.at_s, comment=comment)
+        values = values_of(room_as_of(room, comment.at_s, comment=comment))
         for ask in comment.expected.asks if comment.expected else ():
             facts = [fact for fact in ask.facts if fact.kind != "unknown"]
             asked += len(facts)
-            stated += sum(_states(reply, fact, moment) for fact in facts)
+            stated += sum(states_fact(reply, fact, values) for fact in facts)
     return stated, asked
 
 
-def _states(reply: str, fact: Statement, moment: Moment) -> bool:
+def states_fact(reply: str, fact: Statement, values: Values) -> bool:
+    """Return whether a reply states a fact of the key, by its phrases or its value as of then."""
     if fact.text:
         return any(fold(phrase) in fold(reply) for phrase in fact.text)
     if fact.value is not None:
         return _holds(reply, fact.value)
     records = [record for record in (fact.record, fact.other) if record is not None]
-    values = _values_of(moment)
     return all(_holds(reply, values.get((record, fact.field))) for record in records)
 
 
-def _values_of(moment: Moment) -> dict[tuple[str, str | None], Any]:
+Values = Mapping[tuple[str, str | None], Any]
+"""What each (record, field) of a room holds."""
+
+
+def values_of(moment: Moment) -> Values:
+    """Return what the records of a room hold as of a moment."""
     room = moment.room
     facts = [faq_fact(faq) for faq in room.faqs]
     for product in room.products:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import gymnasium as gym
 
-from livestream_env.env import LiveRoomEnv, call_failed, checked_result
+from livestream_env.env import LiveRoomEnv, call_failed, cause_of, checked_result
 from livestream_env.errors import GroupMismatch, SandboxError
 from livestream_env.types import (
     Message,
@@ -230,5 +230,5 @@ def _failed_reset(env: LiveRoomEnv, seed: int | None, error: SandboxError) -> Tr
         tools={},
         status=Status.ENV_ERROR,
         stop_reason=StopReason.ENV_ERROR,
-        faults=(TurnEvent("env_error", str(error)),),
+        faults=(*env.sandbox_log, TurnEvent("env_error", cause_of(error))),
     )

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 
@@ -27,8 +27,10 @@ from livestream_env.prompts import Prompt, ResultFormat, make_prompt, make_resul
 from livestream_env.retrieval import Embedder
 from livestream_env.room_files import find_rooms
 from livestream_env.rooms import Comment, Room
-from livestream_env.sandbox import Sandbox, make_sandbox
+from livestream_env.sandbox import REPLAY, Sandbox, make_replay, make_sandbox
+from livestream_env.sandbox.replay import ReplaySandbox, choose_opening, read_recording
 from livestream_env.spaces import ActionSpace, ObservationSpace
+from livestream_env.tools import TOOLS
 from livestream_env.types import (
     Action,
     Observation,
@@ -37,12 +39,15 @@ from livestream_env.types import (
     Status,
     ToolCall,
     ToolResult,
+    ToolSpec,
     Trajectory,
     Turn,
+    TurnEvent,
 )
 from livestream_env.words import safe
 
 if TYPE_CHECKING:
+    from livestream_env.sandbox.recording_lines import ResetLine
     from livestream_env.synthetic import GeneratedRooms
 
 Rubric = Callable[[Trajectory, Room | None], Rewards]
@@ -71,6 +76,17 @@ class _Config:
     timeout_s: float | None
 
 
+class _Task(NamedTuple):
+    """What an episode is about."""
+
+    room: Room | None
+    """`None`: known from a recording alone."""
+    content_hash: str
+    comment_ids: Sequence[str]
+    comments: Sequence[Comment] = ()
+    """With their key; empty where the room is not known."""
+
+
 class LiveRoomEnv(gym.Env[Observation, Any]):
     """A livestream room: viewers comment, the host agent calls tools and replies.
 
@@ -80,12 +96,14 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     Args:
         room: a room, a file, a folder, a glob, a bundled name, `bundled:train`, `bundled:test`, or
-            rooms without end such as `generated:level=2,language=zh,split=train`.
+            rooms without end such as `generated:level=2,language=zh,split=train`. By default what
+            a replayed recording holds, whose rooms have no key, else `bundled:train`.
         comment: id of a comment, ids of a burst, `burst:N` (N in a row), `window:10s` (all within
             five seconds before and after one), or `None`: by seed. Seeds 0 to N-1 visit each of
             the N (room, comment) pairs once, zh before en, then by room id.
-        sandbox: `local`, a callable that makes a `Sandbox` for a room, or a `Sandbox` object, which
-            serves this environment alone and is not closed by it.
+        sandbox: `local`, a server's `http://HOST:PORT` (or several, with commas), `replay:FILE`,
+            `record:FILE+local`, a callable that makes a `Sandbox` for a room, or a `Sandbox`
+            object, which serves this environment alone and is not closed by it.
         language: `zh` or `en` for prompts, tool descriptions and results; by default the room's.
         max_turns: assistant messages before the episode is truncated.
         max_same_tool: executed calls of one tool since the viewer last spoke, per open comment.
@@ -93,7 +111,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             answered by one reminder (`remind`).
         on_env_error: `step` raises `SandboxError` when infrastructure fails, or truncates.
         embedder: what searches compare texts by; see `retrieval.make_embedder`.
-        rubric: callable that scores the trajectory; without it every reward is 0.
+        rubric: a preset of `rewards.PRESETS`, or a callable `(trajectory, room) -> Rewards`; with
+            `None` every reward is 0.
         process: score every turn as it is made, not only the end.
         prompt: folder of templates or a callable for the first messages.
         result_format: template file or callable for the text of tool results.
@@ -108,7 +127,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     def __init__(
         self,
-        room: RoomSource = "bundled:train",
+        room: RoomSource | None = None,
         *,
         comment: CommentSource = None,
         sandbox: str | Sandbox | Callable[[Room], Sandbox] = "local",
@@ -118,7 +137,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         on_missing_rule: OnMissingRule = "end",
         on_env_error: Literal["raise", "truncate"] = "raise",
         embedder: str | Embedder = "use-multilingual",
-        rubric: Rubric | None = None,
+        rubric: str | Rubric | None = "single4",
         process: bool = False,
         prompt: str | Prompt | None = None,
         result_format: str | ResultFormat | None = None,
@@ -133,9 +152,10 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         _one_of("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         _at_least("max_turns", max_turns, 1)
         _at_least("max_same_tool", max_same_tool, 1)
-        if rubric is not None and not callable(rubric):
+        if rubric is not None and not callable(rubric) and not isinstance(rubric, str):
             raise TypeError(
-                f"`rubric` is {rubric!r}; pass a callable (trajectory, room) -> Rewards"
+                f"`rubric` is {rubric!r}; pass a preset's name or a callable (trajectory, room) ->"
+                " Rewards"
             )
         if process and rubric is None:
             raise ValueError("`process=True` scores every turn and needs a `rubric`")
@@ -154,28 +174,46 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             max_same_tool=max_same_tool,
             on_missing_rule=on_missing_rule,
             on_env_error=on_env_error,
-            rubric=rubric,
+            rubric=_rubric(rubric),
             process=process,
             prompt=prompt,
             result_format=make_result_format(result_format),
             timeout_s=episode_timeout_s,
         )
+        self._recorded = _recorded(sandbox) if room is None else ()
         self._generated = _generated(room)
-        self.rooms = find_rooms(room) if self._generated is None else [self._generated.room(0)]
+        self.rooms = self._known_rooms(room)
         for one in self.rooms:
             _check_comments(one, comment)
+        if self._recorded:
+            choose_opening(self._recorded, 0, comment=comment)
         self.render_mode = render_mode
         self._room: Room | None = None
+        self._content_hash = ""
         self._sandbox: Sandbox | None = None
         self._episode: Episode | None = None
         self._deadline_s = math.inf
         self._shown = 0
         self.observation_space = ObservationSpace()
-        own_specs = None if isinstance(sandbox, (str, type)) else getattr(sandbox, "specs", None)
-        shown_language = language or self.rooms[0].language
-        self.action_space = ActionSpace(
-            own_specs or resolve_tools(self._config.tools, shown_language)[0]
-        )
+        self.action_space = ActionSpace(self._shown_specs())
+
+    def _known_rooms(self, room: RoomSource | None) -> list[Room]:
+        if self._recorded:
+            return []
+        if self._generated is not None:
+            return [self._generated.room(0)]
+        return find_rooms("bundled:train" if room is None else room)
+
+    def _shown_specs(self) -> Sequence[ToolSpec]:
+        """Return the tools before there is a sandbox."""
+        if self._recorded:
+            return self._recorded[0].tools
+        sandbox, language = self._config.sandbox, self._config.language
+        own = None if isinstance(sandbox, (str, type)) else getattr(sandbox, "specs", None)
+        tools = self._config.tools
+        if tools is not None and isinstance(sandbox, str) and "://" in sandbox:
+            tools = tuple(tool for tool in tools if tool in TOOLS)  # others are the server's
+        return own or resolve_tools(tools, language or self.rooms[0].language)[0]
 
     # --- Gymnasium ----------------------------------------------------------------------------
 
@@ -201,23 +239,24 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         themselves."""
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        room, comments = self._chosen(seed, options)
+        task = self._chosen(seed, options)
         self._episode = None
-        sandbox = self._sandbox_for(room)
+        sandbox = self._sandbox_for(task)
         try:
-            view = sandbox.reset(seed=seed, comments=[c.comment_id for c in comments])
+            view = sandbox.reset(seed=seed, comments=task.comment_ids)
         except LivestreamError:
             raise
         except Exception as error:
             raise SandboxError(f"the sandbox failed at reset: {error!r}") from error
-        if view.content_hash != room.content_hash:
+        if view.content_hash != task.content_hash:
+            own = "" if task.room is None else task.room.room_id
             raise RoomMismatch(
                 f"the sandbox holds room `{view.room_id}` ({view.content_hash}), the environment"
-                f" `{room.room_id}` ({room.content_hash}); give both the same room"
+                f" `{own}` ({task.content_hash}); give both the same room"
             )
         self._episode = Episode(
             view,
-            comments=comments,
+            comments=task.comments,
             seed=seed,
             specs=sandbox.specs,
             max_turns=self._config.max_turns,
@@ -226,6 +265,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             prompt=make_prompt(self._config.prompt, view.language),
             result_format=self._config.result_format,
         )
+        self._episode.sandbox_log = self.sandbox_log
         self._shown = 0
         if self._config.timeout_s is not None:
             self._set_deadline()
@@ -277,7 +317,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     def fail_step(self, error: SandboxError) -> Observation:
         """End the episode because infrastructure failed while its calls were run."""
-        self.episode.abort("env_error", str(error))
+        self.episode.sandbox_log = self.sandbox_log
+        self.episode.abort("env_error", cause_of(error))
         return Observation(())
 
     def finish_step(
@@ -285,6 +326,8 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take the results of `begin_step`'s calls: the second half of `step`."""
         episode = self.episode
+        if self._sandbox is not None and (log := self._sandbox.log()):
+            episode.sandbox_log = tuple(log)
         if episode.stop_reason is not None:
             return self._stepped(episode, Observation(()))
         try:
@@ -393,12 +436,14 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     def tasks(self) -> int:
         """How many seeds visit every comment (or burst) of the rooms once; of generated rooms,
         which have no end, of the first."""
+        if self._recorded:
+            return len(self._recorded)
         burst = _burst_of(self._config.comment)
         return sum(len(room.comments) - burst + 1 for room in self.rooms)
 
     @property
     def room(self) -> Room | None:
-        """The room of the episode, with its key."""
+        """The room of the episode, with its key; `None` where a recording is all that is known."""
         return self._room
 
     @property
@@ -412,6 +457,11 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             raise ResetNeeded("there is no sandbox yet; call `reset` first")
         return self._sandbox
 
+    @property
+    def sandbox_log(self) -> tuple[TurnEvent, ...]:
+        """The faults and retries below the episode so far, also of a reset that failed."""
+        return () if self._sandbox is None else tuple(self._sandbox.log())
+
     def fork(self, at_turn: int | None = None) -> LiveRoomEnv:
         """Return an environment that stands after the first `at_turn` turns, by default after all.
 
@@ -422,6 +472,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         forked = self._without_episode()
         calls = sum(_executed(turn) for turn in episode.turns)
         forked._sandbox = self.sandbox.fork(calls)
+        episode.sandbox_log = forked.sandbox_log
         forked._episode = episode
         return forked
 
@@ -438,12 +489,24 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     # --- rooms and comments -------------------------------------------------------------------
 
-    def _chosen(
+    def _chosen(self, seed: int, options: Mapping[str, Any] | None) -> _Task:
+        if options:
+            _check_options(options)
+        if self._recorded:
+            return self._recorded_task(seed, options or {})
+        room, comments = self._chosen_comments(seed, options)
+        return _Task(room, room.content_hash, [c.comment_id for c in comments], comments)
+
+    def _recorded_task(self, seed: int, options: Mapping[str, Any]) -> _Task:
+        comment = options.get("comment", self._config.comment)
+        line = choose_opening(self._recorded, seed, room=options.get("room"), comment=comment)
+        return _Task(None, line.content_hash, line.comments)
+
+    def _chosen_comments(
         self, seed: int, options: Mapping[str, Any] | None
     ) -> tuple[Room, Sequence[Comment]]:
         rooms, source, generated = self.rooms, self._config.comment, self._generated
         if options:
-            _check_options(options)
             name = options.get("room")
             if name is not None:
                 generated = _generated(name)
@@ -465,11 +528,13 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         own = [room for room in self.rooms if room.room_id == name]
         return own or find_rooms(name)
 
-    def _sandbox_for(self, room: Room) -> Sandbox:
-        if self._sandbox is None or room is not self._room:
+    def _sandbox_for(self, task: _Task) -> Sandbox:
+        is_same = task.room is self._room and task.content_hash == self._content_hash
+        if self._sandbox is None or not is_same:
             self._close_sandbox()
-            self._sandbox = self._made_sandbox(room)
-            self._room = room
+            self._sandbox = None
+            self._sandbox = self._made_sandbox(task)
+            self._room, self._content_hash = task.room, task.content_hash
         return self._sandbox
 
     def _close_sandbox(self) -> None:
@@ -477,21 +542,33 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         if self._sandbox is not None and self._sandbox is not self._config.sandbox:
             self._sandbox.close()
 
-    def _made_sandbox(self, room: Room) -> Sandbox:
-        source = self._config.sandbox
+    def _made_sandbox(self, task: _Task) -> Sandbox:
+        source, room = self._config.sandbox, task.room
+        options = {
+            "language": self._config.language,
+            "embedder": self._config.embedder,
+            "tools": self._config.tools,
+            **self._config.sandbox_options,
+        }
+        if isinstance(source, str) and room is None:
+            return make_replay(source, task.content_hash, **options)
+        if room is None:
+            assert isinstance(source, ReplaySandbox)
+            return source
         if isinstance(source, type) or not isinstance(source, (str, Sandbox)):
             made = source(room)
             if not isinstance(made, Sandbox):
                 raise TypeError(f"`sandbox` made {made!r}, which is no `Sandbox`")
             return made
-        return make_sandbox(
-            source,
-            room,
-            language=self._config.language,
-            embedder=self._config.embedder,
-            tools=self._config.tools,
-            **self._config.sandbox_options,
-        )
+        return make_sandbox(source, room, **options)
+
+
+def _rubric(rubric: str | Rubric | None) -> Rubric | None:
+    if not isinstance(rubric, str):
+        return rubric
+    from livestream_env.rewards import make_rubric
+
+    return make_rubric(rubric)
 
 
 def checked_result(call: ToolCall, result: object) -> ToolResult:
@@ -506,6 +583,11 @@ def checked_result(call: ToolCall, result: object) -> ToolResult:
 def call_failed(call: ToolCall, error: Exception) -> SandboxError:
     """Name an exception of a sandbox as the failure of infrastructure that it is."""
     return SandboxError(f"tool `{call.name}` failed: {error!r}")
+
+
+def cause_of(error: SandboxError) -> str:
+    """Say why an episode failed, with the kind of failure where it has one."""
+    return str(error) if type(error) is SandboxError else f"{type(error).__name__}: {error}"
 
 
 def _one_of(name: str, given: object, known: Sequence[object]) -> None:
@@ -591,7 +673,16 @@ def _window_s(source: str) -> float:
     return float(found[1])
 
 
-def _generated(room: RoomSource) -> GeneratedRooms | None:
+def _recorded(sandbox: object) -> tuple[ResetLine, ...]:
+    """Return the episodes that `replay:FILE`, or the sandbox of that kind, holds."""
+    if isinstance(sandbox, ReplaySandbox):
+        return tuple(sandbox.file.openings.values())
+    if isinstance(sandbox, str) and sandbox.startswith(REPLAY):
+        return tuple(read_recording(sandbox.removeprefix(REPLAY)).openings.values())
+    return ()
+
+
+def _generated(room: RoomSource | None) -> GeneratedRooms | None:
     if not isinstance(room, str) or not room.startswith("generated:"):
         return None
     from livestream_env.synthetic import parse_generated

@@ -117,6 +117,7 @@ class Episode:
         "prompt",
         "rewards",
         "rule_found",
+        "sandbox_log",
         "seed",
         "specs",
         "state",
@@ -171,6 +172,8 @@ class Episode:
         self.stop_reason: StopReason | None = None
         self.rewards: Rewards | None = None
         self.faults: tuple[TurnEvent, ...] = ()
+        self.sandbox_log: tuple[TurnEvent, ...] = ()
+        """Faults and retries below the episode; whoever runs the calls sets it."""
         self.phase: Literal["tools", "reply"] = "tools"
         self.agent = self._agents[0]
         """Name of the agent whose turn it is."""
@@ -247,7 +250,7 @@ class Episode:
             stop_reason=self.stop_reason,
             rewards=self.rewards,
             versions={"livestream_env": VERSION, "embedder": view.embedder},
-            faults=self.faults,
+            faults=(*self.sandbox_log, *self.faults),
             evidence=view.data,
         )
 
@@ -472,6 +475,7 @@ class Episode:
             forked._go_on_after(turn)
         if count == len(self.turns):
             forked.stop_reason, forked.faults = self.stop_reason, self.faults
+            forked.sandbox_log = self.sandbox_log
             forked.tasks, forked.rewards = dict(self.tasks), self.rewards
             forked._open = self._open
         return forked

@@ -14,8 +14,19 @@
     ├── GroupMismatch        (ValueError)    the members of a group saw different first observations
     ├── MissingDependency    (ImportError)   an extra is not installed
     ├── ToolError            (RuntimeError)  raised by a tool: the policy's mistake
+    ├── JudgeError           (RuntimeError)  a judge gave no verdict
+    ├── ChatError            (RuntimeError)  a chat endpoint gave no usable answer
+    │   ├── ChatRefused                      its content filter, or the model, refused
+    │   └── ChatTimeout      (TimeoutError)  no answer within the time limits
+    ├── BudgetExhausted      (RuntimeError)  a judge has spent what it may spend
+    ├── MixedVersions        (ValueError)    judgements of several judges or prompts in one set
+    ├── SharedFileError      (OSError)       a file of several processes cannot be shared safely
     └── SandboxError         (RuntimeError)  infrastructure failed: never a reward or a tool result
-        └── RoomMismatch                     the sandbox holds another room than the environment
+        ├── RoomMismatch                     the sandbox holds another room than the environment
+        ├── SandboxTimeout    (TimeoutError)     no answer within the time limits
+        ├── SandboxUnavailable (ConnectionError) it cannot be reached, or answers with a failure
+        ├── SessionLost                      the sandbox no longer knows the episode
+        └── ReplayMismatch    (LookupError)      the recording lacks what was asked
 
 The caller's mistake raises at once; the policy's mistake becomes a tool result with an error code;
 infrastructure's failure marks the trajectory.
@@ -111,12 +122,64 @@ class ToolError(LivestreamError, RuntimeError):
     """Raised by a tool: the policy asked for something wrong and is told so."""
 
 
+class JudgeError(LivestreamError, RuntimeError):
+    """A judge gave no verdict: the score is missing, never 0."""
+
+
 class SandboxError(LivestreamError, RuntimeError):
     """Infrastructure failed; the trajectory is marked, the policy is not."""
 
 
 class RoomMismatch(SandboxError):
     """The sandbox holds another room, or another version of it, than the environment."""
+
+
+class SandboxTimeout(SandboxError, TimeoutError):
+    """The sandbox gave no answer within the time limits."""
+
+
+class SandboxUnavailable(SandboxError, ConnectionError):
+    """The sandbox cannot be reached, or answers with a failure of its own."""
+
+
+class SessionLost(SandboxError):
+    """The sandbox no longer knows the episode, and it cannot be rebuilt."""
+
+
+class ReplayMismatch(SandboxError, LookupError):
+    """A recording does not hold the call or the episode that was asked for."""
+
+
+class ChatError(LivestreamError, RuntimeError):
+    """A chat endpoint gave no usable answer."""
+
+    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status of the answer, `None` where there was none."""
+        self.code = code
+        """The endpoint's own error code; `connection` where none could be made, `connection_lost`
+        where it broke, `bad_answer` where the answer is no chat completion."""
+
+
+class ChatRefused(ChatError):
+    """The content filter of a chat endpoint, or its model, refused."""
+
+
+class ChatTimeout(ChatError, TimeoutError):
+    """A chat endpoint gave no answer within the time limits."""
+
+
+class BudgetExhausted(LivestreamError, RuntimeError):
+    """A judge has spent what it may spend."""
+
+
+class MixedVersions(LivestreamError, ValueError):
+    """One set holds judgements of several judges or several versions of a prompt."""
+
+
+class SharedFileError(LivestreamError, OSError):
+    """A file that several processes use is on a network file system, or is none of ours."""
 
 
 def missing_dependency(package: str, *, extra: str) -> MissingDependency:

@@ -15,16 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from livestream_env._resources import data_file
 from livestream_env.errors import TemplateError
-from livestream_env.tools import to_json
+from livestream_env.templates import changed_ns, render_file
 from livestream_env.types import Message, RoomView, ToolCall, ToolResult, ToolSpec
 from livestream_env.words import fold
-
-if TYPE_CHECKING:
-    import jinja2
 
 ResultFormat = Callable[[ToolCall, ToolResult], str]
 
@@ -77,7 +74,7 @@ class TemplatePrompt:
     def _render(self, name: str, values: Mapping[str, Any]) -> str:
         own = Path(self._folder, name) if self._folder is not None else None
         path = own if own is not None and own.is_file() else _bundled(self._language, name)
-        return _render(str(path), _changed_ns(path), values)
+        return render_file(str(path), changed_ns(path), values)
 
 
 class _Made(NamedTuple):
@@ -100,7 +97,7 @@ def make_prompt(prompt: str | os.PathLike[str] | Prompt | None, language: str) -
         return _template_prompt(None, language, ())
     folder = os.fspath(prompt)
     names = ("system.j2", "user.j2", "reminder.j2")
-    changed = tuple(_changed_ns(Path(folder, name)) for name in names)
+    changed = tuple(changed_ns(Path(folder, name)) for name in names)
     if not any(changed):
         raise TemplateError(f"`prompt={folder!r}` is no folder with one of {', '.join(names)}")
     return _template_prompt(folder, language, changed)
@@ -109,11 +106,6 @@ def make_prompt(prompt: str | os.PathLike[str] | Prompt | None, language: str) -
 @lru_cache(maxsize=64)
 def _template_prompt(folder: str | None, language: str, _: tuple[int, ...]) -> TemplatePrompt:
     return TemplatePrompt(folder, language)
-
-
-def _changed_ns(path: Path) -> int:
-    """Return when the file was last changed, which tells an edited template; 0 for none."""
-    return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 def reminder_text(prompt: Prompt, language: str) -> str:
@@ -138,7 +130,7 @@ def make_result_format(
     path = os.fspath(result_format)
     if not os.path.isfile(path):
         raise TemplateError(f"`result_format={path!r}` is no template file")
-    return _TemplateFormat(path, _changed_ns(Path(path)))
+    return _TemplateFormat(path, changed_ns(Path(path)))
 
 
 class _TemplateFormat:
@@ -150,7 +142,7 @@ class _TemplateFormat:
 
     def __call__(self, call: ToolCall, result: ToolResult) -> str:
         values = {"call": call, "result": result, "content": json.loads(result.content)}
-        return _render(self._path, self._changed, values)
+        return render_file(self._path, self._changed, values)
 
 
 def _values(view: RoomView, tools: Sequence[ToolSpec], max_same_tool: int) -> dict[str, Any]:
@@ -182,27 +174,3 @@ def _values(view: RoomView, tools: Sequence[ToolSpec], max_same_tool: int) -> di
 
 def _bundled(language: str, name: str) -> Path:
     return data_file("prompts") / language / name
-
-
-@lru_cache(maxsize=256)
-def _template(path: str, changed: int) -> jinja2.Template:
-    import jinja2.sandbox
-
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=False, autoescape=False
-    )
-    environment.filters["json"] = to_json
-    try:
-        return environment.from_string(Path(path).read_text(encoding="utf-8-sig"))
-    except (jinja2.TemplateSyntaxError, OSError, UnicodeDecodeError) as error:
-        raise TemplateError(f"template `{path}` cannot be read: {error}") from error
-
-
-def _render(path: str, changed: int, values: Mapping[str, Any]) -> str:
-    template = _template(path, changed)
-    try:
-        return template.render(**values)
-    except Exception as error:  # whatever a template does
-        raise TemplateError(
-            f"template `{path}` cannot be rendered: {type(error).__name__}: {error}"
-        ) from error

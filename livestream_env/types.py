@@ -531,7 +531,8 @@ class Rewards:
         any other missing value makes the total `None`, and so does the absence of any score.
         """
         if agent is None or agent == "host":
-            agents = sorted({score.agent for score in self.scores})
+            weighed = [s for s in self.scores if s.turn is None and s.weight]
+            agents = sorted({score.agent for score in weighed})
             totals = [self._agent_total(name) for name in agents]
             known = [total for total in totals if total is not None]
             return sum(known) / len(known) if known and len(known) == len(totals) else None

@@ -892,6 +892,7 @@ def test_ctrl_c_leaves_a_game_with_130(here: Path, monkeypatch: pytest.MonkeyPat
             "promises: 好的，马上给您讲七号 [replied], first in the list: p1",
             id="fork",
         ),
+        pytest.param("log_to_recording", "券后19.9元\n[replied]", id="log_to_recording"),
         pytest.param(
             "loss_masks",
             "24 tokens, trained: the masker picks this reply",
@@ -922,7 +923,7 @@ def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
 def test_every_example_is_run() -> None:
     names = {file.stem for file in (ROOT / "examples").glob("*.py")}
     first = {"quickstart", "own_agent", "own_room", "fork_branches", "rpc_tools"}
-    assert names == first | {"loss_masks"}
+    assert names == first | {"loss_masks", "log_to_recording"}
 
 
 def test_a_room_is_made_and_can_be_checked_and_played(

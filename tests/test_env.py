@@ -288,8 +288,9 @@ def test_generated_rooms_have_no_end() -> None:
         ({"render_mode": "rgb_array"}, ValueError, "ansi"),
         ({"max_turns": 0}, ValueError, "whole number from 1"),
         ({"max_same_tool": True}, ValueError, "whole number from 1"),
-        ({"rubric": "x"}, TypeError, "callable"),
-        ({"process": True}, ValueError, "rubric"),
+        ({"rubric": 4}, TypeError, "callable"),
+        ({"rubric": "singel4"}, ValueError, "Did you mean `single4`"),
+        ({"process": True, "rubric": None}, ValueError, "rubric"),
         ({"comment": "c9"}, CommentNotFound, "no comment `c9`"),
         ({"comment": []}, CommentNotFound, "at least one"),
         ({"comment": "burst:x"}, ValueError, "burst:3"),
@@ -456,7 +457,7 @@ def test_resetting_a_fork_leaves_its_origin_alone() -> None:
 
 
 def test_without_a_rubric_every_reward_is_zero() -> None:
-    env = small_env()
+    env = small_env(rubric=None)
     env.reset(seed=0)
     rewards = [env.step(action)[1] for action in (LOOK_UP, RULE, "好的")]
     assert rewards == [0.0, 0.0, 0.0]
@@ -567,7 +568,8 @@ def test_infrastructure_truncates_where_asked() -> None:
     env = failing_env(0, on_env_error="truncate")
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(LOOK_UP)
-    assert (observation.messages, reward, terminated, truncated) == ((), 0.0, False, True)
+    assert (observation.messages, terminated, truncated) == ((), False, True)
+    assert np.isnan(reward)
     assert info["status"] == "env_error"
 
 

@@ -15,7 +15,7 @@ import livestream_env as le
 
 PACKAGE = Path(le.__file__).parent
 LAYERS = {
-    0: ("types", "errors", "words", "_resources", "version"),
+    0: ("types", "errors", "words", "_resources", "version", "databases", "background"),
     1: (
         "rooms",
         "room_checks",
@@ -34,9 +34,20 @@ LAYERS = {
         "topics",
         "tools",
         "custom_tools",
+        "templates",
+        *("claims", "claim_text", "claim_names", "claim_links"),
+        *("claim_figures", "claim_kinds", "claim_promises"),
     ),
-    2: ("sandbox",),
-    3: ("tokens", "token_view", "masking", "chat_templates", "codec", "renderers"),
+    2: ("sandbox", "chat", "completions", "endpoints", "rates"),
+    3: (
+        *("guard", "guard_checks", "guard_lexicon", "guard_text"),
+        *("tokens", "token_view", "masking", "chat_templates", "codec", "renderers"),
+        *("group_norms", "turn_credit", "advantages", "losses"),
+        *("judges", "judge_prompts", "judge_cases", "judge_cache", "judge_budget"),
+        *("agreement", "calibration"),
+        *("coverage", "grounding", "evidence", "reward_hooks", "rewards"),
+        *("measures", "reflection"),
+    ),
     4: (
         *(
             "calls",
@@ -49,13 +60,22 @@ LAYERS = {
             "episode",
             "env",
         ),
-        *("drivers", "findings", "agents", "token_agent", "workflow", "coverage"),
+        *("drivers", "findings", "agents", "token_agent", "workflow", "process"),
     ),
-    5: ("export", "conversations", "importers"),
+    5: (
+        *("export", "conversations", "importers"),
+        *("evaluation", "mutants", "exploits", "diagnostics", "stability"),
+    ),
     7: (
         *("cli", "cli_demo", "cli_doctor", "cli_play", "cli_rollout", "cli_rooms", "cli_tally"),
         "cli_export",
+        "cli_judge",
         "cli_mask",
+        "cli_record",
+        "cli_rewards",
+        "cli_serve",
+        "cli_score",
+        "cli_stability",
         "terminal",
     ),
 }

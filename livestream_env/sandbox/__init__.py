@@ -6,16 +6,45 @@ result; only infrastructure raises, as `SandboxError`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from livestream_env.sandbox.faults import Faults, FaultySandbox
 from livestream_env.sandbox.local import LocalSandbox
+from livestream_env.sandbox.recording import RecordingSandbox
+from livestream_env.sandbox.replay import ReplaySandbox
 from livestream_env.types import RoomView, ToolCall, ToolResult, ToolSpec, TurnEvent
 
 if TYPE_CHECKING:
     from livestream_env.rooms import Room
+    from livestream_env.sandbox.remote import AsyncRemoteSandbox as AsyncRemoteSandbox
+    from livestream_env.sandbox.remote import RemoteSandbox as RemoteSandbox
+    from livestream_env.sandbox.server import create_app as create_app
 
-__all__ = ["LocalSandbox", "Sandbox", "make_sandbox"]
+__all__ = [
+    "AsyncRemoteSandbox",
+    "Faults",
+    "FaultySandbox",
+    "LocalSandbox",
+    "RecordingSandbox",
+    "RemoteSandbox",
+    "ReplaySandbox",
+    "Sandbox",
+    "create_app",
+    "make_sandbox",
+]
+REPLAY = "replay:"
+_LAZY = {"AsyncRemoteSandbox": "remote", "RemoteSandbox": "remote", "create_app": "server"}
+"""Names whose modules need what is loaded on first use alone."""
+_RECORD = re.compile(r"record:(?P<file>.+?)\+(?P<inner>local|https?://.+|replay:.+)")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module `livestream_env.sandbox` has no attribute `{name}`")
+    return getattr(import_module(f"livestream_env.sandbox.{_LAZY[name]}"), name)
 
 
 @runtime_checkable
@@ -53,11 +82,47 @@ def make_sandbox(sandbox: str | Sandbox, room: Room, **options: Any) -> Sandbox:
     """Make the sandbox that `gym.make`'s `sandbox=` names for a room; an object is returned as it
     is.
 
+    `replay:FILE` answers from a recording; `record:FILE+...`, of what stands behind the `+`,
+    replays what the file holds and asks and records the rest.
+
     Raises:
         ValueError: the name is none of the known ones.
     """
     if not isinstance(sandbox, str):
         return sandbox
+    if sandbox.startswith(REPLAY):
+        return make_replay(sandbox, room.content_hash, **options)
+    if sandbox.startswith("record:"):
+        found = _RECORD.fullmatch(sandbox)
+        if found is None:
+            raise ValueError(f"`{sandbox}` is no `record:FILE+local` or `record:FILE+http://...`")
+        inner = make_sandbox(found["inner"], room, **options)
+        return RecordingSandbox(
+            inner, found["file"], mode="read_through", content_hash=room.content_hash
+        )
+    if sandbox.startswith(("http://", "https://")):
+        from livestream_env.sandbox.remote import RemoteSandbox
+
+        return RemoteSandbox(sandbox, room, **options)
     if sandbox != "local":
-        raise ValueError(f"no sandbox `{sandbox}`; use `local`, or pass a `Sandbox` object")
+        raise ValueError(
+            f"no sandbox `{sandbox}`; use `local`, `http://HOST:PORT`, `replay:FILE`,"
+            " `record:FILE+...`, or pass a `Sandbox` object"
+        )
     return LocalSandbox(room, **options)
+
+
+def make_replay(
+    sandbox: str,
+    content_hash: str,
+    *,
+    language: str | None = None,
+    tools: Any = None,
+    embedder: Any = None,
+    nearest: bool = False,
+) -> ReplaySandbox:
+    """Make what `replay:FILE` names, for one of its rooms; the embedder is the recording's."""
+    for name, given in (("language", language), ("tools", tools)):
+        if given is not None:
+            raise ValueError(f"`{name}` has no effect on a recording, which has its own")
+    return ReplaySandbox(sandbox.removeprefix(REPLAY), content_hash=content_hash, nearest=nearest)

@@ -46,7 +46,8 @@ class LocalSandbox:
     """Tools on one room in this process; all sandboxes of one content share its index.
 
     `language` is that of field names and messages, by default the room's; `tools` names the tools
-    to offer, by default all; `memory=False` runs a pure tool anew each time.
+    to offer, by default all; `memory=False` runs a pure tool anew each time. `session` takes the
+    place of room, seed and comments in idempotency keys: it tells members of a group apart.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LocalSandbox:
         tools: Sequence[ToolSource] | None = None,
         memory: bool = True,
         tool_timeout_s: float | None = None,
+        session: str | None = None,
     ) -> None:
         self.room = room
         self.language = language or room.language
@@ -66,6 +68,7 @@ class LocalSandbox:
         self._memory = memory
         self._timeout_s = tool_timeout_s
         self._seed = 0
+        self._session = session
         self._embedder = make_embedder(embedder)
         self._index: RoomIndex | None = None
         self._world: World | None = None
@@ -90,6 +93,24 @@ class LocalSandbox:
             self._index = shared_index(self.room, self._embedder)
         return self._index
 
+    @property
+    def calls(self) -> int:
+        """How many calls were made; a server that builds a session anew sets it."""
+        return self._calls
+
+    @calls.setter
+    def calls(self, calls: int) -> None:
+        self._calls = calls
+
+    @property
+    def rebuildable(self) -> tuple[str, ...]:
+        """The writing tools whose effects live in this sandbox alone: they may run again."""
+        return tuple(s.name for s in self.specs if s.mutates and s.name not in self._offer.own)
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a tool is one of the user's own."""
+        return name in self._offer.own
+
     def reset(self, *, seed: int, comments: Sequence[str]) -> RoomView:
         """Start an episode on these comments; `seed` is for a user's own tools that draw.
 
@@ -111,6 +132,14 @@ class LocalSandbox:
         outcome = found or own.run(world, self._context(world), call.arguments)
         self._remember(world, own, call, outcome)
         return self._end_call(world, call, outcome)
+
+    def recall(self, call: ToolCall) -> ToolResult | None:
+        """Run a call of a pure bundled tool whose result is remembered; else do nothing."""
+        world, name = self._world, call.name
+        if world is None or not (self._memory and name in self._offer.remembered):
+            return None
+        found = _MEMORY.get((world, name, call.arguments.canonical))
+        return None if found is None else self._end_call(self._begin_call(), call, found)
 
     async def acall(self, call: ToolCall) -> ToolResult:
         """Run one call as `call` does, awaiting a user's own tool."""
@@ -147,7 +176,9 @@ class LocalSandbox:
 
     def _context(self, world: World) -> ToolContext:
         comments = tuple(sorted(world.open_comments))
-        content = self.index.room.content_hash
+        episode = self._session
+        if episode is None:
+            episode = f"{self.index.room.content_hash}:{self._seed}:{','.join(comments)}"
         return ToolContext(
             room=world.room,
             state=world.state,
@@ -155,7 +186,7 @@ class LocalSandbox:
             comments=comments,
             language=self.language,
             timeout_s=self._timeout_s,
-            idempotency_key=f"{content}:{self._seed}:{','.join(comments)}:{self._calls}",
+            idempotency_key=f"{episode}:{self._calls}",
         )
 
     def _once(self, world: World, own: CustomTool, call: ToolCall) -> Outcome | None:

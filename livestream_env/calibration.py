@@ -1,0 +1,176 @@
+"""Trying a judge on labelled cases: does it agree with people, with itself, in both orders?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from livestream_env.agreement import (
+    Positions,
+    Repeated,
+    Side,
+    confusion,
+    consistent_winner,
+    kappa,
+    length_slope,
+    position_bias,
+    retest,
+    wilson,
+)
+from livestream_env.background import run_in_background
+from livestream_env.judge_cases import LabelledCase
+from livestream_env.judges import ChatJudge, Judgement
+
+CLASSES = 3
+ENOUGH_KAPPA = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a judge did with labelled cases."""
+
+    cases: int
+    failures: dict[str, int]
+    """Judgements without a verdict, by cause."""
+    problem: str
+    """What was wrong with the first of them."""
+    table: NDArray[np.int64]
+    """How often each score was given for each label, shape (3, 3)."""
+    repeated: Repeated | None
+    """The same cases asked twice."""
+    positions: Positions | None
+    """Pairs of replies to one comment, shown in both orders."""
+    pairs_right: int
+    """Pairs whose better reply won in both orders."""
+    slope: float | None
+    """What 100 more characters add to the score, beyond what the label says."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> int:
+        """Cases with a verdict."""
+        return int(self.table.sum())
+
+    @property
+    def right(self) -> int:
+        """Cases whose score is the label."""
+        return int(self.table.trace())
+
+    @property
+    def right_interval(self) -> tuple[float, float]:
+        """Wilson interval of the share of right scores."""
+        return wilson(self.right, self.judged)
+
+    @property
+    def plain_kappa(self) -> float | None:
+        """Agreement with the labels beyond chance."""
+        return kappa(self.table)
+
+    @property
+    def quadratic_kappa(self) -> float | None:
+        """Agreement with the labels beyond chance, near misses counting in part."""
+        return kappa(self.table, weights="quadratic")
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the judge may be trained on."""
+        return self.plain_kappa is not None and self.plain_kappa >= ENOUGH_KAPPA
+
+
+def calibrate(
+    judge_of: Callable[[str, str], ChatJudge],
+    cases: Sequence[LabelledCase],
+    *,
+    workers: int = 8,
+    done: Callable[[], None] = lambda: None,
+) -> Calibration:
+    """Ask about each case twice, and about each pair of answers to one comment in both orders.
+
+    `judge_of` is given metric and language; `done` is called after each judgement.
+    """
+    judges = {
+        key: judge_of(*key) for key in dict.fromkeys((c.metric, c.case.language) for c in cases)
+    }
+    pairs = list(_pairs(cases))
+    return run_in_background(_calibrate(judges, cases, pairs, asyncio.Semaphore(workers), done))
+
+
+Judges = dict[tuple[str, str], ChatJudge]
+Pair = tuple[LabelledCase, LabelledCase]
+
+
+async def _calibrate(
+    judges: Judges,
+    cases: Sequence[LabelledCase],
+    pairs: Sequence[Pair],
+    gate: asyncio.Semaphore,
+    done: Callable[[], None],
+) -> Calibration:
+    async def judge(one: LabelledCase, round_number: int) -> Judgement:
+        asked = judges[one.metric, one.case.language]
+        async with gate:
+            judged = await asked.ajudge(one.case, first_sample=round_number * asked.votes)
+        done()
+        return judged
+
+    async def compare(pair: Pair, exchanged: bool) -> Side | None:
+        first, second = reversed(pair) if exchanged else pair
+        async with gate:
+            better = await judges[first.metric, first.case.language].acompare(
+                first.case, second.case
+            )
+        done()
+        return better
+
+    first = await asyncio.gather(*(judge(one, 0) for one in cases))
+    second = await asyncio.gather(*(judge(one, 1) for one in cases))
+    straight = await asyncio.gather(*(compare(pair, False) for pair in pairs))
+    exchanged = await asyncio.gather(*(compare(pair, True) for pair in pairs))
+    orders = [(a, b) for a, b in zip(straight, exchanged, strict=True) if a and b]
+    return _summed(cases, first, second, orders, judges.values())
+
+
+def _summed(
+    cases: Sequence[LabelledCase],
+    first: Sequence[Judgement],
+    second: Sequence[Judgement],
+    orders: Sequence[tuple[Side, Side]],
+    judges: Iterable[ChatJudge],
+) -> Calibration:
+    judged = [(c, j.value) for c, j in zip(cases, first, strict=True) if j.value is not None]
+    twice = [
+        (a.value, b.value)
+        for a, b in zip(first, second, strict=True)
+        if a.value is not None and b.value is not None
+    ]
+    failed = [one for one in (*first, *second) if one.cause]
+    causes = [one.cause for one in failed if one.cause]
+    top = CLASSES - 1
+    return Calibration(
+        cases=len(cases),
+        failures={cause: causes.count(cause) for cause in sorted(set(causes))},
+        problem=failed[0].reason if failed else "",
+        table=confusion(
+            [case.label for case, _ in judged], [round(v * top) for _, v in judged], CLASSES
+        ),
+        repeated=retest([a for a, _ in twice], [b for _, b in twice]),
+        positions=position_bias(orders),
+        pairs_right=sum(consistent_winner(*order) == "first" for order in orders),
+        slope=length_slope(
+            [len(case.case.reply) for case, _ in judged if case.case.reply],
+            [value - case.label / top for case, value in judged if case.case.reply],
+        ),
+        versions={key: value for judge in judges for key, value in judge.versions.items()},
+    )
+
+
+def _pairs(cases: Sequence[LabelledCase]) -> Iterable[Pair]:
+    """Yield pairs of answers to one comment, the one with the higher label first."""
+    for _, group in groupby(cases, key=lambda case: (case.case.language, case.situation)):
+        ranked = sorted(group, key=lambda case: -case.label)
+        yield from ((a, b) for a, b in combinations(ranked, 2) if a.label > b.label)

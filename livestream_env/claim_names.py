@@ -1,0 +1,379 @@
+"""Products named in a text: whole, or by a part that fits one of them only.
+
+A part is a run of a name's tokens (a Chinese character, a Latin word, a number). A run that several
+products share names none, and common words (每日, free) name one only where they set it apart from
+a sibling (标准版 beside Pro).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from livestream_env._resources import data_file
+from livestream_env.rooms import Sku
+from livestream_env.words import fold
+
+
+@dataclass(frozen=True, slots=True)
+class ProductName:
+    """What a product may be called in a text."""
+
+    product_id: str
+    name: str
+    link_no: int | None = None
+    skus: tuple[Sku, ...] = field(default=(), hash=False)
+
+
+class Mention(NamedTuple):
+    """A product named at a place; `product` is None where the words fit several."""
+
+    start: int
+    stop: int
+    product: str | None
+
+
+_HAN = "\u3400-\u9fff\U00020000-\U0003ffff"
+_TOKEN = re.compile(rf"(?P<latin>[a-z]+)|(?P<number>[0-9]+(?:\.[0-9]+)?)|[{_HAN}]")
+_UNITS = {"g": "克", "kg": "公斤", "ml": "毫升", "l": "升", "cm": "厘米", "w": "瓦", "mah": "毫安"}
+_JOINTS = frozenset(("", " ", "-", "/", "+", "·", "&", " & ", "'", ", "))
+_LONGEST_PART = 24
+_LONGEST_NAME = 120
+
+# What makes a common word name the one product that has it: 静音的那台, the cream, Case is $9.
+_HAN_POINTED = re.compile("的?[那这]?[款个台件种版只双条](?!月|人|小时|星期)|的[那这]")
+_SIZE_POINTED = re.compile("的(?!时候|话|量)|[那这]?[款个台件版]")
+_HAN_THING_BEFORE = re.compile("[这那本][把个双条床台款件只口顶支瓶张套盏]\\Z")
+_LATIN_POINTING = re.compile(r"(?<![a-z])(?:the|this|that|these|those|our|each|every)\s\Z")
+_CLAUSE_START = re.compile(r"(?:\A|[.,!?;:\n])\s?\Z")
+_LATIN_GOES_ON = re.compile(
+    r"'s(?![a-z])|\s(?:is|are|has|have|comes?|runs?|fits?|sold|ships?|costs?|was|were|goes|starts?"
+    r"|weighs|lasts|holds)(?![a-z])"
+)
+_ONE = re.compile(r"\sones?(?![a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words that alone name nothing."""
+
+    han: re.Pattern[str]
+    stop: frozenset[str]
+    generic: frozenset[str]
+    weak_heads: frozenset[str]
+    containers: frozenset[str]
+    never: frozenset[str]
+    spoken: str
+
+
+@cache
+def _words() -> _Words:
+    table = json.loads(data_file("claims/names.json").read_text(encoding="utf-8"))
+    han = "|".join(sorted(map(re.escape, table["zh_generic"].split()), key=len, reverse=True))
+    stop, generic, weak, containers = (
+        frozenset(map(_stem, table[key].split()))
+        for key in ("en_stop", "en_generic", "en_weak_heads", "en_containers")
+    )
+    never = frozenset(table["zh_never"].split())
+    return _Words(
+        re.compile(f"(?:{han})+"), stop, generic, weak, containers, never, table["zh_spoken"]
+    )
+
+
+def _stem(word: str) -> str:
+    """Return the singular of an English word, near enough: dresses, berries, knives, mats."""
+    if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
+        return word[:-1] if word.endswith("fe") else word
+    for ending, singular in (("ies", "y"), ("ves", "f")):
+        if word.endswith(ending) and len(word) > 4:
+            return word[:-3] + singular
+    is_long = word.endswith(("ches", "shes", "xes", "sses", "zes"))
+    return word[:-2] if is_long else word[:-1]
+
+
+Token = tuple[str, int, int]
+Part = tuple[str, ...]
+
+
+def _tokens(text: str) -> list[Token]:
+    """Cut a folded text into words, with where they stand; 50g reads as 50克."""
+    found: list[Token] = []
+    was_number = False
+    for match in _TOKEN.finditer(text):
+        word, (start, stop) = match[0], match.span()
+        if was_number and word in _UNITS:
+            found += [(character, start, stop) for character in _UNITS[word]]
+        else:
+            found.append((_stem(word) if match["latin"] else word, start, stop))
+        was_number = match["number"] is not None
+    return found
+
+
+class Specs:
+    """The words that tell one product's variants apart."""
+
+    def __init__(self, skus: tuple[Sku, ...]) -> None:
+        self._skus = [
+            (sku.sku_id, {fold(name): _spec(value) for name, value in sku.spec.items()})
+            for sku in skus
+        ]
+        self._dimensions: dict[str, str] = {}
+        for _, spec in self._skus:
+            self._dimensions.update({value: name for name, value in spec.items() if value})
+        values = sorted(self._dimensions, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(_whole_word, values)) or "$^")
+
+    def said(self, text: str, start: int, stop: int) -> Iterator[tuple[int, str, str]]:
+        """Yield where spec words stand, what they are about (颜色) and the word (黑色)."""
+        for match in self._pattern.finditer(text, start, stop):
+            yield match.start(), self._dimensions[match[0]], match[0]
+
+    def only(self, said: dict[str, str]) -> str | None:
+        """Return the one variant that has all the values said, None for none or several."""
+        fitting = [i for i, spec in self._skus if said and said.items() <= spec.items()]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _whole_word(value: str) -> str:
+    """Return a pattern that finds a value where no Latin letter or digit goes on with it."""
+    before = "(?<![a-z0-9.])" if value[0].isascii() else ""
+    return f"{before}{re.escape(value)}{'(?![a-z0-9])' if value[-1].isascii() else ''}"
+
+
+def _spec(value: str) -> str:
+    """Fold a spec value as replies write it: L码 is L."""
+    folded = fold(value)
+    return folded.removesuffix("码") if folded[:1].isascii() else folded
+
+
+class NameIndex:
+    """The parts of the names of one room's products."""
+
+    def __init__(self, products: tuple[ProductName, ...]) -> None:
+        self.products = products
+        self.by_link = {p.link_no: p.product_id for p in products if p.link_no is not None}
+        self._names = [fold(product.name[:_LONGEST_NAME]) for product in products]
+        self._owners: dict[Part, int] = {}
+        for number, name in enumerate(self._names):
+            for part in _parts([token for token, _, _ in _tokens(name)]):
+                self._owners[part] = self._owners.get(part, 0) | 1 << number
+        self._add_spoken()
+        self._firsts = frozenset(part[0] for part in self._owners)
+        self._heads = {head for name in self._names if (head := _head(name))}
+        self._tails = {tail for name in self._names for tail in _han_tails(name)}
+        self._ends = {tail[-1] for tail in self._tails}
+        self._has_sibling = self._siblings()
+        self._specs = {p.product_id: Specs(p.skus) for p in products if p.skus}
+        self._verdicts: dict[Part, tuple[int, bool] | None] = {}
+
+    def _add_spoken(self) -> None:
+        """Add what a thing is called in speech: 袜子 for 中筒袜, 枕头 for 乳胶枕."""
+        for thing in _words().spoken:
+            if (thing,) in self._owners:
+                ending = "头" if thing == "枕" else "子"
+                self._owners.setdefault((thing, ending), self._owners[thing,])
+
+    def _siblings(self) -> int:
+        """Return as bits the products that share a long part, or the last, of their names."""
+        bits = 0
+        ends: dict[str, int] = {}
+        for part, owners in self._owners.items():
+            words = [token for token in part if not token[0].isdigit()]
+            shared = len(words) if words and words[0].isascii() else len(words) - 1
+            if owners & (owners - 1) and shared >= 2:
+                bits |= owners
+        for number, name in enumerate(self._names):
+            if end := _head(name) or "".join(_han_tails(name)[:1]):
+                ends[end] = ends.get(end, 0) | 1 << number
+        return sum((b for b in ends.values() if b & (b - 1)), 0) | bits
+
+    def mentions(self, text: str) -> Iterator[Mention]:
+        """Yield where the folded `text` names products, the longest parts first."""
+        tokens = _tokens(text)
+        place = 0
+        while place < len(tokens):
+            if tokens[place][0] not in self._firsts:
+                place += 1
+                continue
+            owner, stop = None, self._longest(text, tokens, place)
+            while stop > place:
+                owner = self._owner(text, tokens, place, stop)
+                if owner is not None:
+                    break
+                stop -= 1
+            if owner is None:
+                place += 1
+                continue
+            product = self.products[owner].product_id if owner >= 0 else None
+            yield Mention(tokens[place][1], tokens[stop - 1][2], product)
+            place = stop
+
+    def specs(self, product_id: str) -> Specs | None:
+        """Return the spec words of a product's variants, None where it has none."""
+        return self._specs.get(product_id)
+
+    def has_part(self, text: str) -> bool:
+        """Tell whether the folded `text` is a run of tokens of some product's name."""
+        return tuple(token for token, _, _ in _tokens(text)) in self._owners
+
+    def _longest(self, text: str, tokens: list[Token], place: int) -> int:
+        """Return where the longest part that starts at a token ends."""
+        part: Part = ()
+        stop = place
+        while stop < len(tokens):
+            part = (*part, tokens[stop][0])
+            gap = text[tokens[stop - 1][2] : tokens[stop][1]] if stop > place else ""
+            if part not in self._owners or gap not in _JOINTS:
+                break
+            stop += 1
+        return stop
+
+    def _owner(self, text: str, tokens: list[Token], start: int, stop: int) -> int | None:
+        """Return the number of the product named, -1 for several, None for no name."""
+        part = tuple(token for token, _, _ in tokens[start:stop])
+        if part not in self._verdicts:
+            self._verdicts[part] = self._verdict(part)
+        verdict = self._verdicts[part]
+        first, last = tokens[start][1], tokens[stop - 1][2]
+        if verdict is None or _cuts(text, first) or _cuts(text, last):
+            return None
+        owner, is_weak = verdict
+        is_model = len(part) == 2 and len(part[0]) == 1 and part[0].isascii()
+        if is_model and tokens[start][2] != tokens[start + 1][1]:  # "a 2 pack"
+            return None
+        return None if is_weak and not self._is_pointed_at(part, text, first, last) else owner
+
+    def _is_pointed_at(self, part: Part, text: str, start: int, stop: int) -> bool:
+        """Tell whether the words around a common word make it a name."""
+        before, after = text[max(0, start - 12) : start], text[stop : stop + 12]
+        if part[0].isdecimal() or part[0][0].isdigit():
+            return _SIZE_POINTED.match(after) is not None
+        if not part[0].isascii():
+            if len(part) == 1:
+                return _HAN_THING_BEFORE.search(before) is not None
+            return _HAN_POINTED.match(after) is not None
+        pointing = _LATIN_POINTING.search(before) is not None
+        goes_on = _LATIN_GOES_ON.match(after) is not None
+        if part[0] not in self._heads:
+            return pointing and _ONE.match(after) is not None
+        if part[0] in _words().containers:
+            return goes_on and (pointing or _CLAUSE_START.search(before) is not None)
+        return pointing or (goes_on and _CLAUSE_START.search(before) is not None)
+
+    def _verdict(self, part: Part) -> tuple[int, bool] | None:
+        """Return whose name a part is (-1: several) and whether only if pointed at."""
+        owners = self._owners[part]
+        is_shared = bool(owners & (owners - 1))
+        owner = -1 if is_shared else owners.bit_length() - 1
+        if self._is_name(part) or (not is_shared and self._sets_apart(part, owner)):
+            return owner, False
+        return (owner, True) if not is_shared and self._is_weak_name(part) else None
+
+    def _is_name(self, part: Part) -> bool:
+        if part[-1] in self._heads and (len(part) > 1 or part[0] not in _words().weak_heads):
+            return True
+        return "".join(part) in self._tails or _is_name(part)
+
+    def _sets_apart(self, part: Part, owner: int) -> bool:
+        """Tell whether common words set a product apart from its siblings: 标准版, 4升."""
+        if not self._has_sibling >> owner & 1:
+            return False
+        words = _words()
+        han, latin = _han(part), [token for token in part if _is_latin(token)]
+        if han in words.never:
+            return False
+        if part[0][0].isdigit():
+            return self._is_size_of_several(part)
+        if len(han) >= 2:  # what follows the first blank of a name only describes
+            return han in self._names[owner].split()[0]
+        return any(len(token) > 2 and token not in words.stop for token in latin)
+
+    def _is_size_of_several(self, part: Part) -> bool:
+        """Tell whether another product has another number with the same unit: 4升 and 6升."""
+        owners = self._owners[part]
+        others = (
+            other_owners & ~owners
+            for other, other_owners in self._owners.items()
+            if len(other) == 2 and other[1:] == part[1:2] and other[0][0].isdigit()
+        )
+        return 2 <= len(part) <= 5 and any(others)
+
+    def _is_weak_name(self, part: Part) -> bool:
+        words = _words()
+        han = _han(part)
+        if len(part) == 1:
+            is_thing = part[0] in self._ends or (_is_latin(part[0]) and len(part[0]) > 2)
+            return is_thing and part[0] not in words.stop
+        if part[0][0].isdigit():
+            return 2 <= len(part) <= 4 and len(han) == len(part) - 1 and han[-1] not in "装年月"
+        return len(han) == len(part) and han not in words.never and han[0] not in _NUMERALS
+
+
+_NUMERALS = "一二两三四五六七八九十百千万"
+
+
+def _parts(words: list[str]) -> Iterator[Part]:
+    for start in range(len(words)):
+        for stop in range(start + 1, min(len(words), start + _LONGEST_PART) + 1):
+            yield tuple(words[start:stop])
+
+
+def _is_latin(token: str) -> bool:
+    return token.isascii() and token[0].isalpha()
+
+
+def _han(part: Part) -> str:
+    return "".join(token for token in part if not token.isascii())
+
+
+def _head(name: str) -> str | None:
+    """Return the last word of a Latin name, before `for` or a comma."""
+    main = re.split(r",| (?:for|with|in|of|and|on) ", name)[0]
+    words = re.findall("[a-z]+|[^a-z ]", main)
+    is_word = bool(words) and len(words[-1]) > 2
+    return _stem(words[-1]) if is_word else None
+
+
+def _han_tails(name: str) -> list[str]:
+    """Return the last two Chinese characters of a name's first part and its last: 围巾."""
+    runs = re.findall(f"[{_HAN}]{{2,}}", name)
+    last = [runs[-1][-2:]] if runs and runs[-1][-1] not in "装版款型色味包袋盒罐片枚支" else []
+    return [runs[0][-2:], *last] if runs else []
+
+
+def _cuts(text: str, place: int) -> bool:
+    """Tell whether a place is inside a run of Latin letters and digits: SPF|30."""
+    around = text[place - 1 : place + 1] if place else ""
+    return len(around) == 2 and around.isalnum() and around.isascii()
+
+
+def _is_name(part: Part) -> bool:
+    """Tell whether a part says enough wherever it stands."""
+    words = _words()
+    han, latin = _han(part), [token for token in part if _is_latin(token)]
+    telling = [token for token in latin if token not in words.stop]
+    if len(han) == 2 and han[0] in _NUMERALS:  # 五折, 三顿
+        return False
+    if len(han) >= 2 and not words.han.fullmatch(han):
+        return True
+    if han and latin and len(part) == 2 and len(latin[0]) == 1:  # T恤; but V领
+        return han not in "领型位字款码版级"
+    if any(_is_latin(a) and b[0].isdigit() for a, b in pairwise(part)) and han:
+        return True  # X60 Pro手机
+    if han:
+        return any(len(token) > 1 and token not in words.generic for token in telling)
+    if latin and len(latin) < len(part):  # a model such as S5; 50 g is none
+        is_size = part[0][0].isdigit() and len(part) == 2
+        return not is_size and any(t not in words.stop or len(t) == 1 for t in latin)
+    return any(len(token) > 2 and token not in words.generic for token in telling)
+
+
+@lru_cache(maxsize=64)
+def name_index(products: tuple[ProductName, ...]) -> NameIndex:
+    """Return the index of the products' names, made once for each tuple."""
+    return NameIndex(products)

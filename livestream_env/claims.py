@@ -1,0 +1,339 @@
+"""What a text states: prices, stock, promises, products and the host's own acts.
+
+`find_claims` reads Chinese and English by rules, in time linear in the text, and raises on no
+text. It tells what is said, not whether it is true. A question, a viewer's quoted words, a
+condition and a denied value state nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from livestream_env.claim_figures import Figure
+from livestream_env.claim_kinds import number_text, stating_figures
+from livestream_env.claim_links import find_links
+from livestream_env.claim_names import Mention, NameIndex, ProductName, name_index
+from livestream_env.claim_promises import Found, Promises
+from livestream_env.claim_text import (
+    LINK,
+    NAME,
+    Reading,
+    blank,
+    hide_handles,
+    lexicon,
+    read,
+    voids,
+)
+
+__all__ = ["Claim", "ProductName", "find_claims"]
+
+_ABOUT_PRODUCT = frozenset(("stock", "size", "percent", "gift", "off"))
+_ABOUT_CLAUSE = frozenset(("time", "count", "shipping", "return", "warranty"))
+_ABOUT_NOTHING = frozenset(("price.total", "price.threshold"))
+_OF_A_SKU = frozenset(("stock", "size"))
+_PROMISES = frozenset(("shipping", "return", "warranty"))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One thing that a text states."""
+
+    kind: str
+    """`price.plain` and the other kinds of price, `stock`, `count`, `time`, `size`, `percent`,
+    `off`, `gift`, `shipping`, `return`, `warranty`, `product`, `link`, `absolute`, `act`,
+    `abstain` or `absent`."""
+    value: float | str
+    """A number, or `in`, `out`, `yes`, `no`, `free`, `paid`, `3-5`, `50ml`, the word, the act."""
+    unit: str | None
+    """Of a time `min h d w mo y` or `s`; of a count as written."""
+    product: str | None
+    """The product that the statement is about."""
+    sku: str | None
+    """The one variant whose spec words stand with it."""
+    pieces: int | None
+    """How many pieces a bundle price buys."""
+    approx: bool
+    """Said with 大概, 左右, about."""
+    text: str
+    start: int
+    """Where `text` stands in the original, and `stop` where it ends."""
+    stop: int
+
+    @property
+    def label(self) -> str:
+        """The claim in one line, such as `price.bundle:99/2@p3`, `time:3-5d` or `stock:in@p1`."""
+        value = self.value if isinstance(self.value, str) else number_text(self.value)
+        pieces = f"/{self.pieces}" if self.kind == "price.bundle" else ""
+        about = f"@{self.product}" if self.product is not None and self.kind != "product" else ""
+        return f"{self.kind}:{'~' * self.approx}{value}{self.unit or ''}{pieces}{about}"
+
+
+def find_claims(
+    text: str,
+    *,
+    language: str,
+    products: Sequence[ProductName] = (),
+    current: str | None = None,
+) -> tuple[Claim, ...]:
+    """Find what `text` states, in the order of the text, each thing once.
+
+    `language` is `zh` or `en`, the language of the room. `current` is the product that is meant
+    where none is named.
+    """
+    scene = _Scene(text, "zh" if language.startswith("zh") else "en", tuple(products), current)
+    claims: dict[tuple[str, str | None], Claim] = {}
+    for found in sorted(scene.find(), key=lambda f: (f.start, f.stop, f.kind, str(f.value))):
+        claim = scene.claim(found)
+        claims.setdefault((claim.label, claim.sku), claim)
+    named = {(c.kind, c.value) for c in claims.values() if c.product is not None}
+    return tuple(
+        claim
+        for claim in claims.values()
+        if claim.kind not in _PROMISES
+        or claim.product is not None
+        or (claim.kind, claim.value) not in named
+    )
+
+
+_HALF = re.compile("半价|对折(?!叠)|(?<![a-z])half (?:off|price)(?![a-z])")
+_LETTERS = re.compile(
+    r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
+    r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
+    r"|size (?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
+    r"(?![a-z])"
+    r"|(?<=in a )(?P<bare>small|medium|large|x-large|extra large)"
+    r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for))|(?P<even>均码))"
+)
+
+
+class _Scene:
+    """One text while it is searched."""
+
+    def __init__(
+        self, text: str, language: str, products: tuple[ProductName, ...], current: str | None
+    ) -> None:
+        self.original, self.language, self.current = text, language, current
+        self.words = lexicon(language)
+        self.index: NameIndex = name_index(products)
+        self.reading: Reading = read(text)
+        hide_handles(self.reading)
+        self.void = bytearray(len(self.reading.text) + 1)
+        """1 where nothing is stated, 2 inside a condition."""
+        self.mentions: list[Mention] = []
+        self._starts: list[int] = []
+        self._others: list[int] = []
+
+    def find(self) -> Iterator[Found]:
+        reading = self.reading
+        mentions = list(self.index.mentions(reading.text)) if self.index.products else []
+        mentions = self._without_variants(mentions)
+        blank(reading, [(m.start, m.stop) for m in mentions], NAME)
+        for mention in mentions:
+            if mention.product is not None:
+                yield Found("product", mention.product, mention.start, mention.stop)
+        for start, stop, kind in voids(reading, self.language):
+            self.void[start:stop] = (b"\2" if kind == "condition" else b"\1") * (stop - start)
+        links = list(find_links(reading.text))
+        blank(reading, [(f.start, f.stop) for f in links], LINK)
+        yield from (f for f in links if f.kind != "link" or self.void[f.start] != 1)
+        self._note(mentions, links)
+        yield from self._statements()
+
+    def _without_variants(self, mentions: list[Mention]) -> list[Mention]:
+        """Drop names that are spec words of the product whose link number stands before them.
+
+        In 3号链接100克 the weight is one of link 3's, whatever else has it in its name.
+        """
+        text = self.reading.text
+        links = [f for f in find_links(text) if f.kind == "link"] if mentions else []
+        spoken = [span for link in links for span in self._variant_words(link)]
+        return [m for m in mentions if not any(lo <= m.start < hi for lo, hi in spoken)]
+
+    def _variant_words(self, link: Found) -> Iterator[tuple[int, int]]:
+        """Yield where the spec words stand that follow a link number directly."""
+        specs = self.index.specs(self.index.by_link.get(int(link.value)) or "")
+        text, cursor = self.reading.text, link.stop
+        for place, _, word in specs.said(text, cursor, cursor + _BESIDE) if specs else ():
+            if text[cursor:place].strip(" 的"):
+                return
+            cursor = place + len(word)
+            yield place, cursor
+
+    def _note(self, mentions: list[Mention], links: list[Found]) -> None:
+        """Keep where products are named, by name or link number."""
+        by_link = [
+            Mention(f.start, f.stop, self.index.by_link.get(int(f.value)))
+            for f in links
+            if f.kind == "link"
+        ]
+        named = (mention for mention in mentions + by_link if mention.product is not None)
+        self.mentions = sorted(named, key=lambda mention: mention.start)
+        self._starts = [mention.start for mention in self.mentions]
+        stop = 0
+        for number, mention in enumerate(self.mentions):
+            if number and self.mentions[number - 1].product != mention.product:
+                stop = self.mentions[number - 1].stop
+            self._others.append(stop)
+
+    def _statements(self) -> Iterator[Found]:
+        """Yield promises and numbers, less what says one thing twice (100% safe, 40 in stock)."""
+        promises = list(Promises(self.reading, self.language, self.void).find())
+        boasts = [(f.start, f.stop) for f in promises if f.kind in ("absolute", "abstain")]
+        refused = {self._clause(f.start) for f in promises if (f.kind, f.value) == _NO_RETURN}
+        counted = []
+        for found in self._figures():
+            is_boast = found.kind == "percent" and _overlaps(boasts, found.start, found.stop)
+            is_refused = found.kind == "time" and self._clause(found.start) in refused
+            if not (is_boast or is_refused):
+                yield found
+            if found.kind == "stock":
+                counted.append((found.start, found.stop))
+        for found in promises:
+            is_stock = (found.kind, found.value) == ("stock", "in")
+            if not (is_stock and _overlaps(counted, found.start - 3, found.stop + 3)):
+                yield found
+        yield from self._letter_sizes()
+
+    def _figures(self) -> Iterator[Found]:
+        for figure in stating_figures(self.reading, self.language):
+            void = self.void[figure.stop - 1]
+            is_stated = not void or (void == 2 and figure.kind == "price.threshold")
+            if is_stated and not self._is_of_a_name(figure):
+                yield from _found(figure)
+        for match in _HALF.finditer(self.reading.text):
+            if not self.void[match.start()] and not self._is_denied(match.start()):
+                yield Found("off", 50.0, *match.span())
+
+    def _is_denied(self, start: int) -> bool:
+        clause = self.reading.clauses[self._clause(start)]
+        before = self.reading.text[max(clause.start, start - 24) : start]
+        return self.words["negation.before"].search(before) is not None
+
+    def _is_of_a_name(self, figure: Figure) -> bool:
+        """Tell whether a size stands by a product whose name has it: 65W的充电器."""
+        if figure.kind not in ("size", "count"):
+            return False
+        text = self.reading.text
+        behind = text[figure.stop : figure.stop + 2].removeprefix("的")[:1]
+        is_beside = NAME in (behind, text[max(0, figure.start - 1) : figure.start])
+        shown = text[figure.start : figure.stop], number_text(figure.value) + figure.name
+        return is_beside and any(map(self.index.has_part, shown))
+
+    def _letter_sizes(self) -> Iterator[Found]:
+        """Yield L码, size M, S to XL."""
+        for match in _LETTERS.finditer(self.reading.text):
+            start = match.start()
+            if self.void[start] or self._is_denied(start) or not self._is_size(match):
+                continue
+            word = next(g for g in match.group("size", "word", "bare", "even") if g)
+            yield Found("size", re.sub(r"\s", "", word), *match.span())
+
+    def _is_size(self, match: re.Match[str]) -> bool:
+        """Tell whether a letter that nothing marks as a size is one: 拿L, S to XL; not 5 m."""
+        if not match["size"] or match["named"] or match["code"]:
+            return True
+        text, start = self.reading.text, match.start()
+        letter = self.original[self.reading.origin[match.end() - 1]]
+        if not letter.isupper() or text[max(0, start - 2) : start].strip().isdigit():
+            return False
+        behind = lexicon("zh")["sizes.letters_after"]
+        return self.language == "en" or behind.match(text, match.end()) is not None
+
+    # What a claim is about.
+
+    def _clause(self, place: int) -> int:
+        return bisect_right(self.reading.starts, place) - 1
+
+    def _about(self, found: Found) -> str | None:
+        """Return the product named last before, else next in the clause, else the current one."""
+        is_loose = found.kind in _ABOUT_CLAUSE
+        is_about = found.kind.startswith("price") or found.kind in _ABOUT_PRODUCT or is_loose
+        if found.kind in _ABOUT_NOTHING or not is_about:
+            return None
+        clause = self.reading.clauses[self._clause(found.start)]
+        place = bisect_right(self._starts, found.start)
+        if place and (not is_loose or self._starts[place - 1] >= clause.start):
+            return self.mentions[place - 1].product
+        if place < len(self._starts) and self._starts[place] < clause.stop:
+            return self.mentions[place].product
+        return None if is_loose else self.current
+
+    def claim(self, found: Found) -> Claim:
+        """Return the claim in terms of the original text."""
+        origin = self.reading.origin
+        start, stop = origin[found.start], origin[found.stop - 1] + 1
+        about = self._about(found)
+        return Claim(
+            kind=found.kind,
+            value=found.value,
+            unit=found.unit,
+            product=about,
+            sku=self._sku(found, about),
+            pieces=found.pieces,
+            approx=found.approx,
+            text=self.original[start:stop],
+            start=start,
+            stop=stop,
+        )
+
+    def _sku(self, found: Found, product: str | None) -> str | None:
+        """Return the one variant that the spec words around fit: 黑色L码还剩3件."""
+        if product is None or not (found.kind.startswith("price") or found.kind in _OF_A_SKU):
+            return None
+        specs = self.index.specs(product)
+        if specs is None:
+            return None
+        clause = self.reading.clauses[self._clause(found.start)]
+        reach = clause.start - _NEARBY
+        if found.kind.startswith("price"):
+            reach = self.reading.clauses[max(0, self._clause(found.start) - 1)].start
+        start = max(reach, found.start - 2 * _NEARBY, self._other_stop(found), 0)
+        said: dict[str, tuple[int, str]] = {}
+        for place, dimension, value in specs.said(
+            self.reading.text, start, min(clause.stop, found.stop + _NEARBY)
+        ):
+            if self.void[place]:
+                continue
+            rank = 2 if clause.start <= place < found.stop else 1 if place >= clause.start else 0
+            known = said.get(dimension)
+            if known is None or rank > known[0] or (rank == known[0] != 1):
+                said[dimension] = rank, value
+        return specs.only({dimension: value for dimension, (_, value) in said.items()})
+
+    def _other_stop(self, found: Found) -> int:
+        """Return where the last naming of another product before a claim ends."""
+        place = bisect_right(self._starts, found.start)
+        return self._others[place - 1] if place else 0
+
+
+_NO_RETURN = ("return", "no")
+_BESIDE = 24
+"""How far behind a link number the words of a variant may go."""
+_NEARBY = 60
+"""How far from a claim, or before its clause, its variant may be named."""
+
+
+def _overlaps(spans: list[tuple[int, int]], start: int, stop: int) -> bool:
+    """Tell whether one of the spans, in order and apart, overlaps a place."""
+    place = bisect_right(spans, (stop - 1, stop))
+    return place > 0 and spans[place - 1][1] > start
+
+
+def _found(figure: Figure) -> Iterator[Found]:
+    """Yield what a number states; a range of times is one claim, any other range is two."""
+    value: float | str = figure.value
+    unit = figure.name if figure.kind in ("time", "count") else None
+    stop = figure.stop
+    if figure.kind == "time":
+        if figure.end_of is not None and figure.end_of.kind == "time":
+            return
+        if figure.partner is not None and figure.partner.kind == "time":
+            value = f"{number_text(figure.value)}-{number_text(figure.partner.value)}"
+            stop = figure.partner.stop
+    elif figure.kind == "size":
+        unit_text = "" if figure.name == "码" else figure.name
+        value = figure.dimensions or number_text(figure.value) + unit_text
+    yield Found(figure.kind, value, figure.start, stop, unit, figure.pieces, figure.approx)

@@ -1,0 +1,308 @@
+"""Rewards: rubrics that weigh what hooks say of an episode, for each agent.
+
+The hooks of `HOOKS` are verifiable: they read the record, the facts it saw and the key of its room,
+and need no model. A hook without ground truth says `no_truth`; a failed judge says why; neither is
+0. A failed episode has no scores at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from livestream_env.errors import JudgeError, did_you_mean
+from livestream_env.evidence import Reading
+from livestream_env.guard import guard_score
+from livestream_env.reward_hooks import HOOKS as HOOKS
+from livestream_env.reward_hooks import Hook as Hook
+from livestream_env.reward_hooks import correctness as correctness
+from livestream_env.reward_hooks import helpfulness as helpfulness
+from livestream_env.reward_hooks import length as length
+from livestream_env.rooms import Room
+from livestream_env.types import Rewards as Rewards
+from livestream_env.types import Score as Score
+from livestream_env.types import Status, Trajectory
+
+RewardHook = Callable[[Trajectory, Room | None], Any]
+"""Returns a `Score`, several, or a number; may be async; raises `JudgeError` without a verdict."""
+GroupHook = Callable[[Sequence[Trajectory], Room | None], Sequence[Score]]
+Gate = Literal["helpful", "outcome"]
+
+
+class Rubric:
+    """Weighs hooks for each agent.
+
+    Args:
+        hooks: callables `(trajectory, room)`, or names of `HOOKS`.
+        weights: {agent: {score name: weight}}; a score without a weight is logged, never trained.
+            By default each score counts for its own agent with its own weight.
+        missing: `renormalise` shares the weight of `no_truth` and `not_applicable` out among that
+            agent's other scores; `none` makes the agent's total `None`.
+        gate: `helpful`: correctness is 0 where nothing that was asked is covered and an answer was
+            right; `outcome`: efficiency counts only where the outcome is above 0.
+        veto: names of scores that make the replier's total 0 where they are 0.
+        group_hooks: callables of all trajectories of a group, for `score_group`.
+        timeout_s: limit of each hook that is not built in; past it the score is missing.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[RewardHook | str],
+        *,
+        weights: Mapping[str, Mapping[str, float]] | None = None,
+        missing: Literal["renormalise", "none"] = "renormalise",
+        gate: Gate | None = None,
+        veto: Sequence[str] = (),
+        group_hooks: Sequence[GroupHook] = (),
+        timeout_s: float = 60.0,
+    ) -> None:
+        if missing not in ("renormalise", "none"):
+            raise ValueError(f"`missing` is {missing!r}; it is `renormalise` or `none`")
+        if gate not in (None, "helpful", "outcome"):
+            raise ValueError(f"`gate` is {gate!r}; it is `helpful`, `outcome` or None")
+        self.hooks = tuple(map(_hook, hooks))
+        self.weights = weights
+        self.missing = missing
+        self.gate = gate
+        self.veto = tuple(veto)
+        self.group_hooks = tuple(group_hooks)
+        self.timeout_s = timeout_s
+
+    def __call__(self, trajectory: Trajectory, room: Room | None = None) -> Rewards:
+        """Score an episode; a failed one has no scores.
+
+        Raises:
+            TypeError: a hook is async (use `ascore`), or returns something else than scores.
+        """
+        if trajectory.status is Status.ENV_ERROR:
+            return Rewards()
+        reading = Reading(trajectory, room)
+        scores: list[Score] = []
+        for hook in self.hooks:
+            scores += self._run(hook, reading)
+        return self._weighed(reading, scores)
+
+    async def ascore(self, trajectory: Trajectory, room: Room | None = None) -> Rewards:
+        """Score an episode, awaiting the hooks that are async, all at once."""
+        if trajectory.status is Status.ENV_ERROR:
+            return Rewards()
+        reading = Reading(trajectory, room)
+        made = await asyncio.gather(*(self._arun(hook, reading) for hook in self.hooks))
+        return self._weighed(reading, [score for scores in made for score in scores])
+
+    def score_group(
+        self, trajectories: Sequence[Trajectory], room: Room | None = None
+    ) -> list[Rewards]:
+        """Score the members of a group alike: a score that is missing for one counted member
+        weighs for none of them."""
+        made = [self(trajectory, room) for trajectory in trajectories]
+        for hook in self.group_hooks:
+            for i, score in enumerate(hook(trajectories, room)):
+                made[i] = Rewards((*made[i].scores, *self._with_weights([score])))
+        counted = [rewards for rewards in made if rewards.scores]
+        silent = {
+            (score.agent, score.name)
+            for rewards in counted
+            for score in rewards.scores
+            if score.cause in _SILENT
+        }
+        return [Rewards(tuple(_without(score, silent) for score in one.scores)) for one in made]
+
+    def _run(self, hook: RewardHook, reading: Reading) -> list[Score]:
+        if isinstance(hook, Hook):
+            return _as_scores(hook.name, hook.of(reading))
+        name = name_of(hook)
+        try:
+            made = _within(self.timeout_s, hook, reading)
+            if inspect.isawaitable(made):
+                _close(made)
+                raise TypeError(f"hook `{name}` is async; use `await rubric.ascore(...)`")
+        except JudgeError as error:
+            return [self._missing(name, hook, str(error), "judge_error")]
+        except TimeoutError:
+            return [self._missing(name, hook, f"over {self.timeout_s} s", "timeout")]
+        return _as_scores(name, made)
+
+    async def _arun(self, hook: RewardHook, reading: Reading) -> list[Score]:
+        judge = getattr(hook, "ascore", hook)
+        if isinstance(hook, Hook) or not _is_async(judge):
+            return await asyncio.to_thread(self._run, hook, reading)
+        name = name_of(hook)
+        try:
+            made = await asyncio.wait_for(judge(reading.trajectory, reading.room), self.timeout_s)
+        except JudgeError as error:
+            return [self._missing(name, hook, str(error), "judge_error")]
+        except TimeoutError:
+            return [self._missing(name, hook, f"over {self.timeout_s} s", "timeout")]
+        return _as_scores(name, made)
+
+    def _missing(self, name: str, hook: RewardHook, reason: str, cause: Any) -> Score:
+        return Score(name, None, 1.0, getattr(hook, "agent", "host"), None, reason, cause)
+
+    def _weighed(self, reading: Reading, scores: list[Score]) -> Rewards:
+        gated = _gated(reading, scores, self.gate)
+        kept = [self._vetoed(score, gated) for score in gated]
+        if self.missing == "none":
+            kept = [replace(s, cause="judge_error") if s.cause in _SILENT else s for s in kept]
+        return Rewards(tuple(self._with_weights(kept)))
+
+    def _vetoed(self, score: Score, scores: Sequence[Score]) -> Score:
+        is_vetoed = any(s.name in self.veto and s.value == 0 for s in scores)
+        if is_vetoed and score.agent == "replier" and score.value:
+            return replace(score, value=0.0, reason=f"vetoed; {score.reason}")
+        return score
+
+    def _with_weights(self, scores: Sequence[Score]) -> list[Score]:
+        if self.weights is None:
+            return list(scores)
+        made = []
+        for score in scores:
+            holders = [
+                (a, names[score.name]) for a, names in self.weights.items() if score.name in names
+            ]
+            agent, weight = holders[0] if holders else (score.agent, 0.0)
+            made.append(replace(score, agent=agent, weight=weight))
+        return made
+
+
+_SILENT = ("no_truth", "not_applicable")
+
+
+def _without(score: Score, silent: set[tuple[str, str]]) -> Score:
+    """Let a score that some member lacks weigh nothing."""
+    return replace(score, weight=0.0) if (score.agent, score.name) in silent else score
+
+
+def _gated(reading: Reading, scores: list[Score], gate: Gate | None) -> list[Score]:
+    """Give the replier nothing without a reply, and close the gate where it is."""
+    by_name = {score.name: score for score in scores}
+    if not any(one.text.strip() or (one.reply and one.reply.skips) for one in reading.rounds):
+        return [
+            replace(s, value=0.0, cause=None, reason="no reply")
+            if s.agent == "replier" and s.value is not None
+            else s
+            for s in scores
+        ]
+    if gate == "helpful" and _is_evasive(reading, by_name.get("helpfulness")):
+        return [_closed(s, "correctness", "nothing asked is covered") for s in scores]
+    outcome = by_name.get("outcome")
+    if gate == "outcome" and outcome is not None and not outcome.value:
+        return [_closed(s, "efficiency", "no outcome") for s in scores]
+    return scores
+
+
+def _closed(score: Score, name: str, why: str) -> Score:
+    if score.name != name or not score.value:
+        return score
+    return replace(score, value=0.0, reason=f"gate: {why}; {score.reason}")
+
+
+def _is_evasive(reading: Reading, helpful: Score | None) -> bool:
+    due = [ask for _, _, ask in reading.asks() if ask.acts[0] == "answer" and ask.facts]
+    abstains = any(claim.kind == "abstain" for claims in reading.claims for claim in claims)
+    return bool(due or abstains) and helpful is not None and helpful.value == 0.0
+
+
+def _hook(given: RewardHook | str) -> RewardHook:
+    if callable(given):
+        return given
+    if given == "guard":
+        return guard_score
+    if given not in HOOKS:
+        known = (*HOOKS, "guard")
+        raise ValueError(f"no hook is called `{given}`.{did_you_mean(str(given), known)}")
+    return HOOKS[given]
+
+
+def name_of(hook: Any) -> str:
+    """Return the name that a hook's scores go by."""
+    return str(getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__))
+
+
+def _as_scores(name: str, made: Any) -> list[Score]:
+    if isinstance(made, Score):
+        return [made]
+    if isinstance(made, (int, float)) and not isinstance(made, bool):
+        return [Score(name, float(made))]
+    if isinstance(made, (list, tuple)) and all(isinstance(one, Score) for one in made):
+        return list(made)
+    raise TypeError(f"hook `{name}` returned {made!r:.80}; it returns a `Score` or a number")
+
+
+def _within(timeout_s: float, hook: RewardHook, reading: Reading) -> Any:
+    """Run a user's hook in a thread of its own, so that one that never ends costs one thread."""
+    made: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            made.append(hook(reading.trajectory, reading.room))
+        except BaseException as error:
+            failed.append(error)
+
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    runner.join(timeout_s)
+    if failed:
+        raise failed[0]
+    if not made:
+        raise TimeoutError
+    return made[0]
+
+
+def _is_async(hook: Any) -> bool:
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
+
+
+def _close(made: Awaitable[Any]) -> None:
+    if inspect.iscoroutine(made):
+        made.close()
+
+
+_REPLIER = {"correctness": 0.5, "helpfulness": 0.5}
+_TOOL_CALLER = {"rule": 0.5, "tool_use": 0.5}
+_FOUR = ("correctness", "helpfulness", "rule", "tool_use")
+PRESETS: dict[str, Rubric] = {
+    "single4": Rubric(
+        _FOUR, weights={"replier": _REPLIER, "tool_caller": _TOOL_CALLER}, gate="helpful"
+    ),
+    "multi22": Rubric(
+        _FOUR, weights={"replier": _REPLIER, "tool_caller": _TOOL_CALLER}, gate="helpful"
+    ),
+    "multi40_60": Rubric(
+        _FOUR,
+        weights={
+            "replier": {"correctness": 0.4, "helpfulness": 0.6},
+            "tool_caller": {"rule": 0.4, "tool_use": 0.6},
+        },
+        gate="helpful",
+    ),
+    "agent50_30_20": Rubric(
+        ("outcome", "process", "efficiency"),
+        weights={"host": {"outcome": 0.5, "process": 0.3, "efficiency": 0.2}},
+        gate="outcome",
+    ),
+    "dialogue": Rubric(
+        ("correctness", "helpfulness", "length", "guard"),
+        weights={"replier": {"correctness": 0.5, "helpfulness": 0.3, "length": 0.2}},
+        gate="helpful",
+        veto=("guard",),
+    ),
+}
+"""Rubrics by name: one agent with four scores, two agents with two each, and others."""
+
+
+def make_rubric(rubric: str) -> Rubric:
+    """Return the preset of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if rubric not in PRESETS:
+        known = ", ".join(f"`{name}`" for name in PRESETS)
+        raise ValueError(f"`rubric` is {rubric!r}; use {known}.{did_you_mean(rubric, PRESETS)}")
+    return PRESETS[rubric]

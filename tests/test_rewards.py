@@ -1,0 +1,540 @@
+"""Verifiable hooks and rubrics, on a small room whose key is written here."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from rooms_for_tests import small_room
+
+import livestream_env as le
+from livestream_env.errors import JudgeError
+from livestream_env.evidence import Reading
+from livestream_env.reward_hooks import length_band, progress, state_reached
+from livestream_env.rewards import HOOKS, PRESETS, Rubric, correctness, make_rubric
+from livestream_env.rooms import Room
+from livestream_env.types import Rewards, Score, State, Status, Trajectory
+
+PRICE = {
+    "intent": "价格",
+    "needed": ["product:p1"],
+    "facts": [{"record": "product:p1", "field": "price"}],
+    "extras": [{"record": "product:p1", "field": "coupon_price"}],
+}
+SHIPPING = {
+    "intent": "物流",
+    "needed": ["faq:f1"],
+    "facts": [{"record": "faq:f1", "field": "answer", "text": ["48小时"]}],
+}
+RULES = [
+    {"rule_id": "r1", "intent": "物流", "rule": "说清时效"},
+    {"rule_id": "r3", "intent": "闲聊", "rule": "简短"},
+    {
+        "rule_id": "r2",
+        "intent": "价格",
+        "rule": "报价，带链接号",
+        "checks": [
+            {"kind": "must_mention", "any_of": ["以付款页为准"]},
+            {"kind": "must_not_promise", "any_of": ["全网最低"]},
+            {"kind": "max_characters", "limit": 60},
+            {"kind": "must_add_link_number"},
+        ],
+    },
+]
+SEARCH = ("search_product_by_keyword", {"keyword": "1号链接"})
+FAQ = ("search_faq", {"query": "什么时候发货"})
+FAQ_BACK = ("search_faq", {"query": "可以退货吗"})
+RULE = ("get_reply_rule", {"intent": "价格"})
+SHIPPING_RULE = ("get_reply_rule", {"intent": "物流"})
+HONEST = "亲，1号链接39.9元，领券后29.9元，以付款页为准"
+Call = tuple[str, Mapping[str, Any]]
+
+
+def keyed(*asks: Mapping[str, Any], state: Any = None, **comment: Any) -> Room:
+    """Return the small room with one comment and its key."""
+    expected: dict[str, Any] = {"asks": list(asks)}
+    if state is not None:
+        expected["state"] = state
+    made = {"comment_id": "c1", "viewer": "小王", "at_s": 20, "text": "多少钱", **comment}
+    return small_room(
+        reply_rules=RULES, comments=[{**made, "expected": expected}], limits={"preset_faqs": 0}
+    )
+
+
+def played(room: Room, calls: Sequence[Call], reply: str | None, **options: Any) -> Trajectory:
+    """Play calls, one a turn, and a reply."""
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=None, max_same_tool=20, max_turns=30)
+    env.reset(seed=0, options=options or None)
+    for name, arguments in calls:
+        env.step(le.Action.call(name, **arguments))
+    if reply is not None:
+        env.step(le.Action.reply(reply))
+    return env.trajectory
+
+
+def value(name: str, room: Room, calls: Sequence[Call], reply: str | None) -> float | None:
+    scored = HOOKS[name](played(room, calls, reply), room)
+    assert isinstance(scored, Score)
+    return scored.value
+
+
+# --- tool use ---------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R13", "R58")
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        pytest.param((SEARCH, FAQ), 1.0, id="a and b"),
+        pytest.param((SEARCH,), 0.666667, id="a"),
+        pytest.param((SEARCH, FAQ, FAQ_BACK), 0.8, id="a, b and c"),
+        pytest.param((SEARCH, SEARCH, FAQ), 0.75, id="a twice and b"),
+        pytest.param((), 0.0, id="none"),
+    ],
+)
+def test_tool_use_is_the_f1_of_needed_records_less_repeats(
+    calls: Sequence[Call], expected: float
+) -> None:
+    room = keyed(PRICE, SHIPPING)
+    assert value("tool_use", room, (*calls, RULE), HONEST) == expected
+
+
+@pytest.mark.parametrize(("calls", "expected"), [((), 1.0), ((FAQ,), 0.5), ((FAQ, SEARCH), 0.0)])
+def test_nothing_needed_and_nothing_done_is_one(calls: Sequence[Call], expected: float) -> None:
+    room = keyed({"intent": "闲聊", "acts": ["chat"]})
+    assert value("tool_use", room, (*calls, RULE), "哈哈，谢谢夸奖") == expected
+
+
+def test_a_query_in_other_words_counts_by_what_it_found() -> None:
+    room = keyed(PRICE)
+    for words in ("1号链接", "腰果", "原味腰果", "果仁铺 腰果"):
+        calls = (("search_product_by_keyword", {"keyword": words}), RULE)
+        assert value("tool_use", room, calls, HONEST) == 1.0
+
+
+def test_ten_good_calls_earn_no_more_than_one() -> None:
+    room = keyed(PRICE)
+    assert value("tool_use", room, (*[SEARCH] * 10, RULE), HONEST) == 0.0
+
+
+def test_what_the_prompt_shows_need_not_be_looked_up() -> None:
+    room = small_room(
+        reply_rules=RULES,
+        comments=[
+            {
+                "comment_id": "c1",
+                "viewer": "小王",
+                "at_s": 20,
+                "text": "什么时候发货",
+                "expected": {"asks": [SHIPPING]},
+            }
+        ],
+    )
+    trajectory = played(room, (SHIPPING_RULE,), "亲，付款后48小时内发货")
+    assert "faq:f1" in {fact.record for fact in trajectory.evidence}
+    rewards = PRESETS["single4"](trajectory, room)
+    assert [score.value for score in rewards.scores] == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_an_empty_search_is_right_where_the_thing_is_not_sold() -> None:
+    absent = {"intent": "价格", "facts": [{"kind": "absent", "text": ["手机"]}]}
+    search = ("search_product_by_keyword", {"keyword": "手机"})
+    assert value("tool_use", keyed(absent), (search, RULE), "亲，本店没有手机") == 1.0
+
+
+# --- rule -------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R14", "R16")
+@pytest.mark.parametrize(
+    ("calls", "reply", "expected"),
+    [
+        pytest.param((SEARCH, RULE), HONEST, 1.0, id="followed"),
+        pytest.param((SEARCH,), HONEST, 0.0, id="no rule"),
+        pytest.param((SEARCH, SHIPPING_RULE), HONEST, 0.0, id="another intent's"),
+        pytest.param((RULE, SEARCH), HONEST, 0.0, id="a look-up after it"),
+        pytest.param((SEARCH, RULE), "亲，1号链接39.9元", 0.75, id="a clause missed"),
+        pytest.param(
+            (SEARCH, RULE), "亲，39.9元，全网最低", 0.25, id="a promise, no link, no notice"
+        ),
+        pytest.param((SEARCH, SHIPPING_RULE, RULE), HONEST, 1.0, id="a second rule"),
+    ],
+)
+def test_the_rule_is_looked_up_last_and_its_clauses_met(
+    calls: Sequence[Call], reply: str, expected: float
+) -> None:
+    assert value("rule", keyed(PRICE), calls, reply) == expected
+
+
+# --- correctness ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R26", "R58")
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        pytest.param("亲，1号链接39.9元，库存12件", 1.0, id="both right"),
+        pytest.param("亲，1号链接39元", 0.0, id="wrong price"),
+        pytest.param("亲，券后39.9元", 0.0, id="the price is not the coupon price"),
+        pytest.param("亲，券后29.9元，买一送一", 0.0, id="a gift that nobody promised"),
+        pytest.param("以页面为准哦", 1.0, id="nothing stated"),
+        pytest.param("亲，１号链接３９．９元", 1.0, id="full-width digits"),
+        pytest.param("亲，三十九块九", 1.0, id="Chinese numerals"),
+        pytest.param("亲，约40元", 1.0, id="about, within two per cent"),
+        pytest.param("亲，约42元", 0.0, id="about, too far"),
+        pytest.param("亲，139.9元", 0.0, id="a longer number"),
+        pytest.param("亲，海盐饼干39.9元", 0.0, id="another product's price"),
+        pytest.param("亲，39.9元或者29元", 0.0, id="two prices"),
+        pytest.param("亲，1号链接39.9元，全网最低", 0.0, id="an absolute word"),
+        pytest.param("亲，1号链接39.9元，包邮", 0.0, id="a promise without a source"),
+        pytest.param("已经帮您置顶了", 0.0, id="an act that was not done"),
+    ],
+)
+def test_every_claim_needs_this_episodes_evidence(reply: str, expected: float) -> None:
+    assert value("correctness", keyed(PRICE), (SEARCH, RULE), reply) == expected
+
+
+def test_what_an_faq_says_supports_a_promise() -> None:
+    room = keyed(SHIPPING)
+    assert value("correctness", room, (FAQ, SHIPPING_RULE), "付款后48小时内发货哦") == 1.0
+    assert value("correctness", room, (FAQ, SHIPPING_RULE), "付款后24小时内发货哦") == 0.0
+
+
+@pytest.mark.row("R93")
+def test_a_right_guess_is_wrong_by_trajectory_and_lucky_by_room() -> None:
+    room = keyed(PRICE)
+    trajectory = played(room, (RULE,), "亲，1号链接39.9元")
+    by_trajectory = correctness()(trajectory, room)
+    by_room = correctness("room")(trajectory, room)
+    assert isinstance(by_trajectory, Score)
+    assert isinstance(by_room, Score)
+    assert (by_trajectory.value, by_room.value) == (0.0, 1.0)
+    assert "lucky" in by_room.reason
+
+
+def test_what_must_not_be_said_is_wrong() -> None:
+    ask = {**PRICE, "must_not": [{"record": "product:p1", "field": "price", "text": ["半价"]}]}
+    assert value("correctness", keyed(ask), (SEARCH, RULE), "亲，39.9元，半价啦") == 0.0
+
+
+# --- helpfulness ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R26", "R58")
+@pytest.mark.parametrize(
+    ("calls", "reply", "expected"),
+    [
+        pytest.param((SEARCH, RULE), HONEST, 1.0, id="fact and extra"),
+        pytest.param((SEARCH, RULE), "亲，1号链接39.9元", 0.8, id="the fact alone"),
+        pytest.param((SEARCH, RULE), "亲，领券后29.9元", 0.0, id="the extra alone"),
+        pytest.param((RULE,), HONEST, 0.0, id="not looked up"),
+        pytest.param((SEARCH, RULE), "亲，不好意思，不清楚呢", 0.0, id="sorry"),
+        pytest.param((SEARCH, RULE), "亲，1号链接199元", 0.0, id="a wrong price"),
+        pytest.param((SEARCH, RULE), "", 0.0, id="empty"),
+    ],
+)
+def test_helpful_is_what_was_asked_right_and_looked_up(
+    calls: Sequence[Call], reply: str, expected: float
+) -> None:
+    assert value("helpfulness", keyed(PRICE), calls, reply) == expected
+
+
+def test_a_copied_result_does_not_help() -> None:
+    room = keyed(PRICE)
+    told = played(room, (SEARCH,), None).turns[0].results[0].content
+    assert value("helpfulness", room, (SEARCH, RULE), told) == 0.0
+
+
+@pytest.mark.row("R14")
+def test_asking_back_counts_where_it_is_right() -> None:
+    ask = {"intent": "价格", "acts": ["ask"], "ask_for": ["身高", "体重"]}
+    room = keyed(ask)
+    assert value("helpfulness", room, (RULE,), "亲，身高体重报一下可以吗？") == 1.0
+    assert value("helpfulness", room, (RULE,), "亲，身高报一下可以吗？") == 0.5
+    assert value("helpfulness", room, (RULE,), "亲，拍M码就行") == 0.0
+
+
+def test_a_comment_to_be_ignored_is_left_alone() -> None:
+    room = keyed({"intent": "闲聊", "acts": ["ignore"]})
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=None)
+    env.reset(seed=0)
+    env.step(le.Action.call(*RULE[:1], **RULE[1]))
+    env.step(le.Action.skip())
+    assert HOOKS["helpfulness"](env.trajectory, room).value == 1.0  # type: ignore[union-attr]
+
+
+# --- state, length, course --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("predicate", "reached"),
+    [
+        ({"product": "p2", "position_at_most": 1}, True),
+        ({"product": "p1", "position_at_most": 1}, False),
+        ({"product": "p1", "position_at_most": 2}, True),
+        ({"product": "p1", "image": "front"}, True),
+        ({"product": "p1", "image": "back"}, False),
+        ({"handed_off": True}, False),
+        (["p2", "p1", "p3"], True),
+        (["p1", "p2", "p3"], False),
+    ],
+)
+def test_a_state_meets_its_predicate(predicate: Any, reached: bool) -> None:
+    state = State(20.0, "p1", ("p2", "p1", "p3"), ("p1", "front"))
+    assert state_reached(state, predicate) is reached
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(5, 0.5), (10, 1), (40, 1), (50, 0.5), (60, 0), (80, 0)]
+)
+def test_the_length_band_is_bounded_both_ways(count: int, expected: float) -> None:
+    assert length_band(count) == expected
+
+
+def test_length_earns_nothing_without_correctness() -> None:
+    room = keyed(PRICE)
+    assert value("length", room, (SEARCH, RULE), "亲，1号链接只要199元哦") == 0.0
+    assert value("length", room, (SEARCH, RULE), "亲，1号链接39.9元哦") == 1.0
+
+
+@pytest.mark.row("R68")
+def test_progress_sums_to_the_share_at_the_end_whatever_the_path() -> None:
+    room = keyed(PRICE, SHIPPING)
+    for calls in ((SEARCH, FAQ, RULE), (FAQ, RULE, SEARCH), (FAQ, FAQ, SEARCH, RULE)):
+        made = progress(Reading(played(room, calls, HONEST), room))
+        assert sum(score.value or 0 for score in made) == 1.0
+        assert [score.turn for score in made] == list(range(len(calls) + 1))
+    first, second, *_ = progress(Reading(played(room, (SEARCH, FAQ), HONEST), room))
+    assert (first.value, second.value) == (0.5, 0.5)
+
+
+# --- rubrics ----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R53", "R59")
+def test_the_honest_host_has_everything() -> None:
+    room = keyed(PRICE)
+    trajectory = played(room, (SEARCH, RULE), HONEST)
+    for name in ("single4", "multi22", "multi40_60"):
+        rewards = PRESETS[name](trajectory, room)
+        assert rewards.total("replier") == rewards.total("tool_caller") == rewards.total() == 1.0
+
+
+@pytest.mark.row("R26")
+def test_the_sorry_host_has_half_at_most() -> None:
+    room = keyed(PRICE)
+    trajectory = played(room, (SEARCH, RULE), "不好意思亲，以付款页为准，看1号链接")
+    for rubric in PRESETS.values():
+        total = rubric(trajectory, room).total()
+        assert total is not None
+        assert total <= 0.5
+
+
+def test_without_a_reply_the_replier_has_nothing_and_the_tool_caller_keeps_its_own() -> None:
+    room = keyed(PRICE)
+    rewards = PRESETS["multi22"](played(room, (SEARCH, RULE), None), room)
+    assert rewards.total("replier") == 0.0
+    assert rewards.total("tool_caller") == 1.0
+
+
+@pytest.mark.row("R92")
+def test_an_unlabelled_room_is_scored_by_what_can_be_known() -> None:
+    room = small_room(reply_rules=RULES, limits={"preset_faqs": 0})
+    trajectory = played(room, (SEARCH, RULE), HONEST, comment="c1")
+    rewards = PRESETS["single4"](trajectory, room)
+    causes = {score.name: score.cause for score in rewards.scores}
+    assert causes["helpfulness"] == causes["tool_use"] == "no_truth"
+    assert rewards.total("replier") == 1.0
+    assert rewards.total("tool_caller") == 1.0
+    assert rewards.total() == 1.0
+
+
+def test_a_failed_episode_has_no_score() -> None:
+    room = keyed(PRICE)
+    failed = played(room, (SEARCH,), None).model_copy(update={"status": Status.ENV_ERROR})
+    rewards = PRESETS["single4"](failed, room)
+    assert rewards == Rewards()
+    assert rewards.total() is None
+
+
+def test_a_failed_reply_judge_keeps_the_tool_row() -> None:
+    def no_verdict(trajectory: Trajectory, room: Room | None) -> Score:
+        raise JudgeError("no verdict")
+
+    rubric = Rubric(
+        [no_verdict, "rule"],
+        weights={"replier": {"no_verdict": 1.0}, "tool_caller": {"rule": 1.0}},
+    )
+    room = keyed(PRICE)
+    rewards = rubric(played(room, (SEARCH, RULE), HONEST), room)
+    assert rewards.total("tool_caller") == 1.0
+    assert rewards.total("replier") is None
+    assert rewards.total() is None
+    assert rewards.scores[0].cause == "judge_error"
+
+
+def test_a_hook_that_never_ends_is_a_missing_score() -> None:
+    def endless(trajectory: Trajectory, room: Room | None) -> float:
+        time.sleep(30)
+        return 1.0
+
+    room = keyed(PRICE)
+    rewards = Rubric([endless, "rule"], timeout_s=0.05)(played(room, (RULE,), HONEST), room)
+    assert [score.cause for score in rewards.scores] == ["timeout", None]
+
+
+def test_a_hook_that_raises_is_the_callers_mistake() -> None:
+    def broken(trajectory: Trajectory, room: Room | None) -> float:
+        raise ZeroDivisionError
+
+    room = keyed(PRICE)
+    with pytest.raises(ZeroDivisionError):
+        Rubric([broken])(played(room, (RULE,), HONEST), room)
+
+
+@pytest.mark.parametrize("made", [None, "1", True, [1.0], math.nan])
+def test_a_hook_returns_scores_or_numbers(made: Any) -> None:
+    room = keyed(PRICE)
+    with pytest.raises((TypeError, ValueError)):
+        Rubric([lambda trajectory, room: made])(played(room, (RULE,), HONEST), room)
+
+
+@pytest.mark.row("R61")
+def test_a_hook_without_a_weight_is_logged_and_never_trained() -> None:
+    def monitor(trajectory: Trajectory, room: Room | None) -> float:
+        return 0.0
+
+    room = keyed(PRICE)
+    rubric = Rubric(["correctness", monitor], weights={"replier": {"correctness": 1.0}})
+    rewards = rubric(played(room, (SEARCH, RULE), HONEST), room)
+    assert [(s.name, s.value, s.weight) for s in rewards.scores] == [
+        ("correctness", 1.0, 1.0),
+        ("monitor", 0.0, 0.0),
+    ]
+    assert rewards.total("replier") == 1.0
+
+
+def test_async_hooks_are_awaited_together() -> None:
+    async def slow(trajectory: Trajectory, room: Room | None) -> float:
+        await asyncio.sleep(0)
+        return 0.5
+
+    room = keyed(PRICE)
+    trajectory = played(room, (SEARCH, RULE), HONEST)
+    rubric = Rubric(["rule", slow])
+    rewards = asyncio.run(rubric.ascore(trajectory, room))
+    assert [score.value for score in rewards.scores] == [1.0, 0.5]
+    with pytest.raises(TypeError, match="ascore"):
+        rubric(trajectory, room)
+
+
+def test_in_a_group_only_hooks_that_spoke_for_all_members_weigh() -> None:
+    said = iter([0.2, None, 0.9])
+
+    def moody(trajectory: Trajectory, room: Room | None) -> Score:
+        made = next(said)
+        cause: Any = "not_applicable" if made is None else None
+        return Score("moody", made, 1.0, "replier", None, "", cause)
+
+    room = keyed(PRICE)
+    member = played(room, (SEARCH, RULE), HONEST)
+    group = Rubric([moody, "correctness"]).score_group([member] * 3, room)
+    assert [rewards.total("replier") for rewards in group] == [1.0, 1.0, 1.0]
+
+
+def test_a_group_hook_scores_each_member() -> None:
+    def shortest(trajectories: Sequence[Trajectory], room: Room | None) -> list[Score]:
+        least = min(len(t.reply or "") for t in trajectories)
+        return [Score("shortest", float(len(t.reply or "") == least)) for t in trajectories]
+
+    room = keyed(PRICE)
+    members = [played(room, (RULE,), "亲好"), played(room, (RULE,), "亲您好")]
+    made = Rubric([], group_hooks=[shortest]).score_group(members, room)
+    assert [rewards.total() for rewards in made] == [1.0, 0.0]
+
+
+@pytest.mark.row("R67")
+@pytest.mark.parametrize(
+    ("outcome", "process", "efficiency", "total"), [(1, 0.5, 0.25, 0.70), (0, 1, 1, 0.30)]
+)
+def test_outcome_gates_efficiency(
+    outcome: float, process: float, efficiency: float, total: float
+) -> None:
+    def hook(name: str, value: float) -> Any:
+        return lambda trajectory, room: Score(name, value)
+
+    rubric = Rubric(
+        [hook("outcome", outcome), hook("process", process), hook("efficiency", efficiency)],
+        weights=PRESETS["agent50_30_20"].weights,
+        gate="outcome",
+    )
+    room = keyed(PRICE)
+    made = rubric(played(room, (RULE,), HONEST), room).total()
+    assert made == pytest.approx(total)
+
+
+def test_a_veto_takes_the_repliers_total() -> None:
+    def safety(trajectory: Trajectory, room: Room | None) -> Score:
+        return Score("safety", 0.0, 0.0, "replier")
+
+    room = keyed(PRICE)
+    rubric = Rubric(["correctness", "rule", safety], veto=["safety"])
+    rewards = rubric(played(room, (SEARCH, RULE), HONEST), room)
+    assert rewards.total("replier") == 0.0
+    assert rewards.total("tool_caller") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"hooks": ["corectness"]}, "Did you mean `correctness`"),
+        ({"hooks": [], "missing": "zero"}, "`missing`"),
+        ({"hooks": [], "gate": "open"}, "`gate`"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(given: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Rubric(**given)
+
+
+def test_rubrics_are_named() -> None:
+    assert make_rubric("multi22") is PRESETS["multi22"]
+    with pytest.raises(ValueError, match="Did you mean `single4`"):
+        make_rubric("single")
+
+
+# --- through the environment ------------------------------------------------------------------
+
+
+def test_the_environment_scores_by_a_preset_by_default() -> None:
+    env = gym.make("LiveRoom-v0", room="snacks", embedder="lexical")
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step(le.Action.reply("亲，您好"))
+    assert terminated
+    assert {score["name"] for score in info["rewards"]["scores"]} >= {"correctness", "rule"}
+    assert reward == info["rewards"]["total"]
+
+
+def test_the_environments_spec_keeps_the_rubrics_name() -> None:
+    env = gym.make("LiveRoom-v0", room="snacks", rubric="multi22")
+    assert env.spec is not None
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert again.unwrapped is not env.unwrapped
+
+
+def test_process_scores_each_turn_by_what_it_brought() -> None:
+    room = keyed(PRICE)
+    rubric = Rubric(["correctness", "progress"])
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=rubric, process=True)
+    env.reset(seed=0)
+    rewards = [
+        env.step(le.Action.call(SEARCH[0], **SEARCH[1]))[1],
+        env.step(le.Action.call(RULE[0], **RULE[1]))[1],
+        env.step(le.Action.reply(HONEST))[1],
+    ]
+    assert rewards == [1.0, 0.0, 1.0]
