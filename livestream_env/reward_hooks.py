@@ -258,16 +258,18 @@ def _abstains(reading: Reading, number: int) -> bool:
 
 def _stated(reading: Reading, number: int, ask: Ask, grounding: Grounding) -> float:
     """Return four fifths for the facts that were asked, one for extras that help."""
-    met = [_is_stated(reading, number, fact, grounding) for fact in ask.facts]
+    met = [is_stated(reading, number, fact, grounding) for fact in ask.facts]
     facts = sum(met) / len(met) if met else 1.0
-    extras = [_is_stated(reading, number, extra, "room") for extra in ask.extras]
+    extras = [is_stated(reading, number, extra, "room") for extra in ask.extras]
     if not extras:
         return facts
     return facts * (1 - EXTRAS_SHARE) + facts * EXTRAS_SHARE * (sum(extras) / len(extras))
 
 
-def _is_stated(reading: Reading, number: int, fact: Statement, grounding: Grounding) -> bool:
-    """Whether a reply states a fact of the key, and with `trajectory` whether it was looked up."""
+def is_stated(
+    reading: Reading, number: int, fact: Statement, grounding: Grounding = "trajectory"
+) -> bool:
+    """Return whether a reply states a fact of the key, and with `trajectory` looked it up."""
     assert reading.world is not None
     looks = grounding == "trajectory"
     is_worded = bool(fact.text) or fact.field == "link_no"

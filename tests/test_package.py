@@ -45,7 +45,7 @@ LAYERS = {
         *("group_norms", "turn_credit", "advantages", "losses"),
         *("judges", "judge_prompts", "judge_cases", "judge_cache", "judge_budget"),
         *("agreement", "calibration"),
-        *("coverage", "grounding", "evidence", "reward_hooks", "rewards"),
+        *("coverage", "grounding", "evidence", "reward_hooks", "rewards", "conduct"),
         *("measures", "reflection"),
     ),
     4: (
