@@ -10,7 +10,7 @@ demo: $(DEMO)/.installed
 	@$(DEMO)/bin/livestream-env demo
 
 test: $(DEV)/.installed
-	$(DEV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(DEV)/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
 check: $(DEV)/.installed
 	$(DEV)/bin/ruff check .

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LATER = {"R9", "R29", "R30", "R31", "R60", "R65", "R83", "R84", "R87"}
 LATER |= {f"R{n}" for n in (*range(69, 75), *range(76, 80))}
+
+
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
+
+
+def pytest_sessionstart() -> None:
+    """Let tables be as wide as they need, whoever runs the tests."""
+    os.environ.pop("COLUMNS", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
