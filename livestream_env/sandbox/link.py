@@ -214,9 +214,9 @@ class Link:
             yield Wait(wait_s)
         raise AssertionError("`count` has no end")
 
-    def once(self, base: str, request: Request) -> Steps[None]:
-        """Send what need not succeed, once and within a second."""
-        yield Try(base, request, 1.0, 1.0)
+    def once(self, base: str, request: Request, *, within_s: float = 1.0) -> Steps[None]:
+        """Send what need not succeed, once."""
+        yield Try(base, request, within_s, within_s)
 
     def home(self, key: str) -> str:
         """Return the server that is asked first."""

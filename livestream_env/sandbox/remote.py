@@ -332,9 +332,10 @@ def _taken(ticket: _Ticket) -> bool:
     return True
 
 
-def _ending(ticket: _Ticket) -> Steps[None]:
+def _ending(ticket: _Ticket, *, within_s: float = 1.0) -> Steps[None]:
     base = ticket.link.home(ticket.session)
-    yield from ticket.link.once(base, Request("DELETE", f"/sessions/{ticket.session}"))
+    request = Request("DELETE", f"/sessions/{ticket.session}")
+    yield from ticket.link.once(base, request, within_s=within_s)
 
 
 def _abandon(core: _Core) -> None:
@@ -345,11 +346,13 @@ def _abandon(core: _Core) -> None:
 
 
 def _end_soon(ticket: _Ticket) -> None:
-    task = asyncio.ensure_future(ticket.link.arun(_ending(ticket)))
+    task = asyncio.ensure_future(ticket.link.arun(_ending(ticket, within_s=UNWAITED_S)))
     task.add_done_callback(_ENDING.discard)
     _ENDING.add(task)
 
 
+UNWAITED_S = 15.0
+"""Time for a request that nobody waits for; a first one also makes the client."""
 _ENDING: set[Any] = set()
 """What is being closed: a loop holds its tasks weakly."""
 
