@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from livestream_env.claims import Claim
 from livestream_env.coverage import answered_comments, states_fact
-from livestream_env.evidence import LookUp, Reading, Round
+from livestream_env.evidence import LookUp, Reading
 from livestream_env.keywords import has_han
 from livestream_env.pricing import quote
 from livestream_env.rooms import Ask, Check, Room, Statement
@@ -20,13 +20,15 @@ from livestream_env.words import asks, fold
 
 Grounding = Literal["trajectory", "room"]
 REPEAT_COST = 0.25
+USELESS_COST = 0.5
+EXTRAS_SHARE = 0.2
 COPIED_CHARACTERS = 120
+"""So long a stretch of a result is a copy; three times as long in English."""
 PADDING = 4
+"""Replies may be so many times as long as a bullet for each comment."""
 MOST_PIECES = 6
 MOST_ITEMS = 24
 """Totals are tried for so many pieces of so many things."""
-USELESS_COST = 0.5
-EXTRAS_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,6 @@ def correctness(grounding: Grounding = "trajectory") -> Hook:
     holds as of the comments, and what is true but was not looked up is told as `lucky`. The
     fraction of supported claims is in the reason.
     """
-
     return Hook("correctness", "replier", partial(_correctness, grounding=grounding))
 
 
@@ -139,25 +140,32 @@ def _seen_all(reading: Reading, lines: Sequence[tuple[str, int]]) -> bool:
 
 def _own_act(reading: Reading, number: int, claim: Claim) -> str:
     """Judge what the host says of itself: what it did, and that a thing is not to be had."""
-    calls = [look_up for one in reading.rounds[: number + 1] for look_up in one.look_ups]
     if claim.kind == "act":
-        tool = {"moved": "move_product", "shown": "show_image", "handed_off": "hand_off"}
-        done = [
-            c for c in calls if c.call.name == tool[str(claim.value)] and c.result.error is None
-        ]
+        tool = _TOOL_OF_ACT[str(claim.value)]
+        calls = _calls_before(reading, number)
+        done = any(c.call.name == tool and c.result.error is None for c in calls)
         return "supported" if done else "unsupported"
     if claim.kind == "absent":
-        searched = any("search" in c.call.name and c.result.error is None for c in calls)
-        return "supported" if searched else "unsupported"
+        return "supported" if _searched(reading, number) else "unsupported"
     return "abstain_unjustified" if _holds_asked(reading, number) else "supported"
+
+
+_TOOL_OF_ACT = {"moved": "move_product", "shown": "show_image", "handed_off": "hand_off"}
+
+
+def _calls_before(reading: Reading, number: int) -> list[LookUp]:
+    """Return every call up to the reply of a round."""
+    return [look_up for one in reading.rounds[: number + 1] for look_up in one.look_ups]
 
 
 def _holds_asked(reading: Reading, number: int) -> bool:
     """Whether the evidence holds every record that a round's questions need."""
-    wanted = [need for i, _, ask in reading.asks() if i == number for need in ask.needed]
-    if not wanted or any(f.kind == "unknown" for i, _, a in reading.asks() for f in a.facts):
+    mine = [ask for i, _, ask in reading.asks() if i == number]
+    wanted = [need for ask in mine for need in ask.needed]
+    if not wanted or any(fact.kind == "unknown" for ask in mine for fact in ask.facts):
         return False
-    return all(_is_met(need, _records_before(reading, number)) for need in wanted)
+    seen = _records_before(reading, number)
+    return all(_is_met(need, seen) for need in wanted)
 
 
 def _two_values(claims: Sequence[Claim], text: str) -> list[str]:
@@ -228,7 +236,7 @@ def _answered(
 
 
 def _answered_in(reading: Reading, number: int) -> set[str]:
-    if number == len(reading.rounds) - 1 and number == 0:
+    if len(reading.rounds) == 1:
         assert reading.room is not None
         return answered_comments(reading.room, reading.trajectory)
     reply = reading.rounds[number].reply
@@ -247,7 +255,7 @@ def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Groundi
     if act == "hand_off":
         handed = [c for c in one.look_ups if c.call.name == "hand_off" and not c.result.error]
         return float(bool(handed))
-    if _abstains(reading, number) and not reading.claims[number][1:]:
+    if _abstains(reading, number) and len(reading.claims[number]) == 1:
         return 0.0
     return float(act == "chat" or not _must_nots(reading))
 
@@ -287,8 +295,7 @@ def is_stated(
 
 
 def _records_before(reading: Reading, number: int) -> frozenset[str]:
-    calls = [look_up for one in reading.rounds[: number + 1] for look_up in one.look_ups]
-    return reading.shown.union(*(look_up.records for look_up in calls))
+    return reading.shown.union(*(c.records for c in _calls_before(reading, number)))
 
 
 def _was_seen(fact: Statement, seen: frozenset[str]) -> bool:
@@ -299,8 +306,8 @@ def _was_seen(fact: Statement, seen: frozenset[str]) -> bool:
 
 
 def _searched(reading: Reading, number: int) -> bool:
-    calls = [look_up for one in reading.rounds[: number + 1] for look_up in one.look_ups]
-    return any("search" in look_up.call.name and not look_up.result.error for look_up in calls)
+    calls = _calls_before(reading, number)
+    return any("search" in c.call.name and c.result.error is None for c in calls)
 
 
 def _relevance(reading: Reading) -> float:
@@ -355,7 +362,7 @@ def _rule_followed(reading: Reading, number: int) -> tuple[float, str]:
     checks = _checks(reading, rules)
     if not checks or one.reply is None:
         return 1.0, ""
-    broken = [check.kind for check in checks if not _meets(check, one, reading)]
+    broken = [check.kind for check in checks if not _meets(check, reading, number)]
     value = 1 - len(broken) / len(checks)
     return value, f"breaks {', '.join(broken)}" if broken else ""
 
@@ -381,7 +388,8 @@ def _checks(reading: Reading, rules: Sequence[LookUp]) -> list[Check]:
     return [c for rule in reading.room.reply_rules if rule.rule_id in ids for c in rule.checks]
 
 
-def _meets(check: Check, one: Round, reading: Reading) -> bool:
+def _meets(check: Check, reading: Reading, number: int) -> bool:
+    one = reading.rounds[number]
     text = one.text
     mentions = any(fold(phrase) in fold(text) for phrase in check.any_of)
     if check.kind == "must_mention":
@@ -391,7 +399,6 @@ def _meets(check: Check, one: Round, reading: Reading) -> bool:
     if check.kind == "must_ask":
         return asks(text) and (mentions or not check.any_of)
     if check.kind == "must_add_link_number":
-        number = reading.rounds.index(one)
         return any(claim.kind == "link" for claim in reading.claims[number])
     bullet = one.reply.message.content if one.reply is not None else ""
     return len(bullet) <= (check.limit or 0)

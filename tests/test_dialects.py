@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records_for_tests import can_be_recorded
 
 import livestream_env as le
 from livestream_env.calls import MOST_CALLS
 from livestream_env.dialects import DIALECTS, dialect_of
 from livestream_env.parsing import parse_text, to_action
-from livestream_env.types import Action, ToolSpec, Trajectory, Turn, freeze
+from livestream_env.types import Action, ToolSpec, freeze
 
 Calls = list[tuple[str, dict[str, Any]]]
 
@@ -133,19 +134,6 @@ def calls_of(action: Action) -> Calls:
 
 def codes_of(action: Action) -> list[str]:
     return [(call.error or "ok").partition(": ")[0] for call in action.message.tool_calls]
-
-
-def can_be_recorded(action: Action) -> bool:
-    trajectory = Trajectory(
-        room_id="r",
-        content_hash="h",
-        comment_ids=("c1",),
-        seed=1,
-        prompts={},
-        tools={},
-        turns=(Turn("host", action),),
-    )
-    return Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
 
 
 def spec(tool: str, /, **properties: Any) -> ToolSpec:

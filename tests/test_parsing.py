@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records_for_tests import can_be_recorded
 
 from livestream_env.errors import InvalidAction
 from livestream_env.parsing import parse_message, parse_text, to_action
-from livestream_env.types import Action, FrozenDict, Message, ToolCall, Trajectory, Turn, freeze
+from livestream_env.types import Action, FrozenDict, Message, ToolCall, freeze
 
 FAQ = '{"name": "search_faq", "arguments": {"query": "包邮吗"}}'
 RULE = '{"name": "get_reply_rule", "arguments": {"intent": "发货物流"}}'
@@ -29,19 +30,6 @@ def calls_of(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 def errors_of(text: str) -> list[str | None]:
     return [call.error for call in to_action(text).message.tool_calls]
-
-
-def can_be_recorded(action: Action) -> bool:
-    trajectory = Trajectory(
-        room_id="r",
-        content_hash="h",
-        comment_ids=("c1",),
-        seed=1,
-        prompts={},
-        tools={},
-        turns=(Turn("host", action),),
-    )
-    return Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
 
 
 # --- thinking: T1 ----------------------------------------------------------------------------
