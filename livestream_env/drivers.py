@@ -1,7 +1,8 @@
 """Drivers: an agent and an environment into trajectories, one at a time, in threads, or async.
 
-A failure of the infrastructure is in the trajectory (status `env_error`, its cause in `faults`),
-never raised and never a reward; the caller's mistakes and the agent's own exceptions are raised.
+A failure of the infrastructure, the policy's endpoint included, is in the trajectory (status
+`env_error`, its cause in `faults`), never raised and never a reward; the caller's mistakes and the
+agent's own exceptions are raised.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol, cast
 import gymnasium as gym
 
 from livestream_env.env import LiveRoomEnv, call_failed, cause_of, checked_result
-from livestream_env.errors import GroupMismatch, SandboxError
+from livestream_env.errors import ChatError, GroupMismatch, SandboxError
 from livestream_env.types import (
     Message,
     Observation,
@@ -85,7 +86,8 @@ def rollout(
                 if inspect.isawaitable(action):
                     raise TypeError(f"`{type(player).__name__}.act` is async: use `arollout`")
                 observation, _, _, truncated, _ = env.step(action)
-            except SandboxError:
+            except (SandboxError, ChatError) as error:
+                room.fail_step(error)
                 break
             if truncated:
                 episode.abort("turns", "a wrapper truncated the episode")
@@ -120,7 +122,11 @@ async def arollout(
     messages = list(observation.messages)
     try:
         while not episode.done:
-            action = await _awaited(player.act(messages, episode.specs))
+            try:
+                action = await _awaited(player.act(messages, episode.specs))
+            except (SandboxError, ChatError) as error:
+                room.fail_step(error)
+                break
             observation = await _astep(room, action)
             messages.append(episode.turns[-1].action.message)
             messages.extend(observation.messages)

@@ -15,6 +15,7 @@ import gymnasium as gym
 from livestream_env.custom_tools import ToolSource, resolve_tools
 from livestream_env.episode import Episode, OnMissingRule
 from livestream_env.errors import (
+    ChatError,
     CommentNotFound,
     LivestreamError,
     ResetNeeded,
@@ -315,8 +316,9 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         is_its = type(result) is ToolResult and result.call_id == call.id
         return result if is_its and type(result.content) is str else checked_result(call, result)
 
-    def fail_step(self, error: SandboxError) -> Observation:
-        """End the episode because infrastructure failed while its calls were run."""
+    def fail_step(self, error: SandboxError | ChatError) -> Observation:
+        """End the episode because infrastructure failed: what runs its calls, or its policy's
+        endpoint."""
         self.episode.sandbox_log = self.sandbox_log
         self.episode.abort("env_error", cause_of(error))
         return Observation(())
@@ -585,7 +587,7 @@ def call_failed(call: ToolCall, error: Exception) -> SandboxError:
     return SandboxError(f"tool `{call.name}` failed: {error!r}")
 
 
-def cause_of(error: SandboxError) -> str:
+def cause_of(error: SandboxError | ChatError) -> str:
     """Say why an episode failed, with the kind of failure where it has one."""
     return str(error) if type(error) is SandboxError else f"{type(error).__name__}: {error}"
 
