@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from livestream_env.agents import RandomAgent as RandomAgent
     from livestream_env.agents import ScriptedAgent as ScriptedAgent
     from livestream_env.chat import ChatClient as ChatClient
+    from livestream_env.chat_agent import AsyncChatAgent as AsyncChatAgent
+    from livestream_env.chat_agent import ChatAgent as ChatAgent
+    from livestream_env.chat_agent import chat_agent_named as chat_agent_named
     from livestream_env.custom_tools import ToolContext as ToolContext
     from livestream_env.custom_tools import ToolOutput as ToolOutput
     from livestream_env.custom_tools import tool as tool
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from livestream_env.drivers import AsyncAgent as AsyncAgent
     from livestream_env.drivers import arollout as arollout
     from livestream_env.drivers import rollout as rollout
-    from livestream_env.drivers import rollout_group as rollout_group
     from livestream_env.env import LiveRoomEnv as LiveRoomEnv
     from livestream_env.episode import Episode as Episode
     from livestream_env.errors import BudgetExhausted as BudgetExhausted
@@ -55,6 +57,10 @@ if TYPE_CHECKING:
     from livestream_env.errors import UnsupportedTemplate as UnsupportedTemplate
     from livestream_env.evaluation import evaluate as evaluate
     from livestream_env.export import export_sft as export_sft
+    from livestream_env.group_drivers import arollout_group as arollout_group
+    from livestream_env.group_drivers import arollouts as arollouts
+    from livestream_env.group_drivers import rollout_group as rollout_group
+    from livestream_env.group_drivers import rollouts as rollouts
     from livestream_env.importers import load_trajectories as load_trajectories
     from livestream_env.judges import ChatJudge as ChatJudge
     from livestream_env.pricing import Quote as Quote
@@ -91,8 +97,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "agents": ("RandomAgent", "ScriptedAgent"),
     "chat": ("ChatClient",),
+    "chat_agent": ("AsyncChatAgent", "ChatAgent", "chat_agent_named"),
     "custom_tools": ("ToolContext", "ToolOutput", "tool"),
-    "drivers": ("Agent", "AsyncAgent", "arollout", "rollout", "rollout_group"),
+    "drivers": ("Agent", "AsyncAgent", "arollout", "rollout"),
     "env": ("LiveRoomEnv",),
     "episode": ("Episode",),
     "errors": (
@@ -125,6 +132,7 @@ _MODULES = {
     "diagnostics": ("reward_report",),
     "evaluation": ("evaluate",),
     "export": ("export_sft",),
+    "group_drivers": ("arollout_group", "arollouts", "rollout_group", "rollouts"),
     "importers": ("load_trajectories",),
     "judges": ("ChatJudge",),
     "pricing": ("Quote", "quote"),

@@ -32,6 +32,7 @@ from livestream_env.completions import (
     error_of,
     first_choice,
     json_body,
+    tokens_of,
     usage_of,
 )
 from livestream_env.endpoints import (
@@ -290,6 +291,7 @@ class ChatClient:
             usage=usage_of(body),
             model=body["model"] if isinstance(body.get("model"), str) else self.model,
             request_id=request_id if isinstance(request_id, str) else None,
+            tokens=tokens_of(body, choice),
         )
 
     def _bad_answer(self, response: httpx.Response) -> ChatError:

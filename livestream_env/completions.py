@@ -18,6 +18,7 @@ _FILTERED = re.compile(
     r"|\b1301\b",
     re.I,
 )
+_TOKEN_ID = re.compile(r"token_id:\d{1,18}")
 ErrorKind = Literal["refused", "passing", "lasting"]
 
 
@@ -26,6 +27,17 @@ class Usage(NamedTuple):
 
     prompt_tokens: int | None
     completion_tokens: int | None
+
+
+class Tokens(NamedTuple):
+    """The tokens of one answer; each is `None` where the endpoint does not tell them."""
+
+    token_ids: tuple[int, ...] | None = None
+    """Sampled ids, shape (N,), the end-of-turn token included where it was sampled."""
+    logprobs: tuple[float, ...] | None = None
+    """Log-probabilities of `token_ids`, shape (N,)."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Ids that the model was given, shape (P,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class Completion:
     model: str
     """The model that answered, in the endpoint's words."""
     request_id: str | None
+    tokens: Tokens
 
     @property
     def text(self) -> str:
@@ -116,6 +129,44 @@ def usage_of(body: dict[str, Any]) -> Usage:
     usage = body.get("usage")
     counts = usage if isinstance(usage, dict) else {}
     return Usage(_tokens(counts.get("prompt_tokens")), _tokens(counts.get("completion_tokens")))
+
+
+def tokens_of(body: dict[str, Any], choice: dict[str, Any]) -> Tokens:
+    """Return the token ids and logprobs of an answer, as vLLM and SGLang tell them.
+
+    vLLM: `prompt_token_ids` beside the choices and `token_ids` in the choice, or, in its older
+    form, logprobs whose tokens are called `token_id:N`. SGLang: `meta_info.output_token_logprobs`,
+    rows of logprob, id and text, and `prompt_token_ids` in the choice.
+    """
+    logprobs, meta = choice.get("logprobs"), choice.get("meta_info")
+    entries = _listed(logprobs, "content", dict)
+    rows = [row for row in _listed(meta, "output_token_logprobs", list) if len(row) > 1]
+    names = [str(entry.get("token")) for entry in entries]
+    values = [entry.get("logprob") for entry in entries]
+    ids = _ids(choice.get("token_ids"))
+    if ids is None and rows:
+        ids, values = _ids([row[1] for row in rows]), [row[0] for row in rows]
+    elif ids is None and names and all(map(_TOKEN_ID.fullmatch, names)):
+        ids = tuple(int(name.removeprefix("token_id:")) for name in names)
+    given = body.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    return Tokens(ids, None if ids is None else _logprobs(values, len(ids)), _ids(given))
+
+
+def _listed(value: object, key: str, kind: type) -> list[Any]:
+    """Return the list under `key`; empty where it is none, or not all of it is of this kind."""
+    listed = value.get(key) if isinstance(value, dict) else None
+    fits = isinstance(listed, list) and all(isinstance(item, kind) for item in listed)
+    return listed if fits else []  # type: ignore[return-value]
+
+
+def _ids(value: object) -> tuple[int, ...] | None:
+    is_ids = isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    return tuple(value) if value and is_ids else None  # type: ignore[arg-type]
+
+
+def _logprobs(values: list[Any], length: int) -> tuple[float, ...] | None:
+    known = all(type(value) in (int, float) and value == value for value in values)
+    return tuple(map(float, values)) if known and len(values) == length else None
 
 
 def _tokens(value: object) -> int | None:

@@ -60,12 +60,14 @@ LAYERS = {
             "episode",
             "env",
         ),
-        *("drivers", "findings", "agents", "token_agent", "workflow", "process"),
+        *("schedule", "group_drivers"),
+        *("drivers", "findings", "agents", "chat_agent", "token_agent", "workflow", "process"),
     ),
     5: (
         *("export", "conversations", "importers"),
         *("evaluation", "mutants", "exploits", "diagnostics", "stability"),
     ),
+    6: ("adapters",),
     7: (
         *("cli", "cli_demo", "cli_doctor", "cli_play", "cli_rollout", "cli_rooms", "cli_tally"),
         "cli_export",
