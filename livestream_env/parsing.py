@@ -210,15 +210,20 @@ def _cleaned(value: Any) -> Any:
 
 
 def parse_message(
-    message: Mapping[str, Any], *, turn: int = 0, tools: Sequence[ToolSpec] = ()
+    message: Mapping[str, Any],
+    dialect: str | None = None,
+    *,
+    turn: int = 0,
+    tools: Sequence[ToolSpec] = (),
 ) -> Action:
     """Turn an OpenAI assistant message into an action; arguments may be an object or JSON text.
 
     The older key `function_call` is read like one call. Without calls, the content is parsed as a
-    model's text.
+    model's text, in the dialect that is named or found.
 
     Raises:
         InvalidAction: the message has another role or another shape.
+        ValueError: there is no such dialect.
     """
     role = message.get("role", "assistant")
     if role != "assistant":
@@ -231,7 +236,7 @@ def parse_message(
         raise InvalidAction(f"got `tool_calls` {calls!r}; it is a list of objects")
     reasoning = str(message.get("reasoning_content") or message.get("reasoning") or "")
     if not calls:
-        action = parse_text(content, turn=turn, tools=tools)
+        action = parse_text(content, dialect, turn=turn, tools=tools)
         if not reasoning:
             return action
         return replace(action, message=replace(action.message, reasoning=reasoning))
