@@ -1,4 +1,4 @@
-"""Drivers: an agent and an environment into trajectories, one at a time, in threads, or async.
+"""Drivers of one episode: an agent and an environment into a trajectory, sync or async.
 
 A failure of the infrastructure, the policy's endpoint included, is in the trajectory (status
 `env_error`, its cause in `faults`), never raised and never a reward; the caller's mistakes and the
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import gymnasium as gym
 
 from livestream_env.env import LiveRoomEnv, call_failed, cause_of, checked_result
-from livestream_env.errors import ChatError, GroupMismatch, SandboxError
+from livestream_env.episode import Episode
+from livestream_env.errors import ChatError, SandboxError
+from livestream_env.rooms import Room
 from livestream_env.types import (
     Message,
     Observation,
@@ -53,14 +54,80 @@ class AsyncAgent(Protocol):
         ...
 
 
-def start_agent(agent: Any, observation: Observation, seed: Seed | None) -> Any:
-    """Return the agent of one episode."""
+AgentOf = Callable[[Room], Agent | AsyncAgent]
+"""What makes the agent of a room, such as `ScriptedAgent`."""
+
+
+def start_agent(
+    agent: Any, observation: Observation, seed: Seed | None, room: Room | None = None
+) -> Any:
+    """Return the agent of one episode; `agent` may also be what makes the agent of a room.
+
+    Raises:
+        ValueError: it is, and the room is not known.
+    """
+    if isinstance(agent, type) or not hasattr(agent, "act"):
+        if room is None:
+            raise ValueError(f"{agent!r} makes the agent of a room, and the room is not known")
+        agent = agent(room)
     return agent.start(observation, seed=seed) if hasattr(agent, "start") else agent
+
+
+class Seats:
+    """Who plays each agent of an episode, each with its own conversation and tools.
+
+    A team, as `AgentTeam`, has `agents`, which the episode is opened with, and `members`, by the
+    agent's name; any other plays whoever's turn it is. One member with the same prompt and tools in
+    two seats is started once.
+    """
+
+    def __init__(
+        self, agent: Any, episode: Episode, seed: Seed | None, room: Room | None = None
+    ) -> None:
+        self._episode = episode
+        self._talks = {name: list(episode.conversation(name)) for name in episode.agents}
+        self._players: dict[str, Any] = {}
+        members = getattr(agent, "members", None) or dict.fromkeys(episode.agents, agent)
+        started: list[tuple[Any, Observation, Any]] = []
+        for name in episode.agents:
+            member, told = members[name], episode.observation_of(name)
+            same = [p for other, seen, p in started if other is member and seen == told]
+            player = same[0] if same else start_agent(member, told, seed, room)
+            started.append((member, told, player))
+            self._players[name] = player
+
+    def act(self) -> Any:
+        """Return the action of the agent whose turn it is, awaitable where it is async."""
+        agent = self._episode.agent
+        return self._players[agent].act(self._talks[agent], self._episode.tools[agent])
+
+    def tell(self, observation: Observation) -> None:
+        """Add the turn that was taken to the conversations.
+
+        A player in another seat that has `overhear(action, messages)` is given the action and the
+        conversation that it answered, to follow its token ids.
+        """
+        turn = self._episode.turns[-1]
+        speaker = self._players[turn.agent]
+        for name, talk in self._talks.items():
+            player = self._players[name]
+            if player is not speaker and hasattr(player, "overhear"):
+                player.overhear(turn.action, talk)
+            talk.append(turn.action.message)
+            talk.extend(observation.messages)
+
+
+def _seated(options: Mapping[str, Any] | None, agent: Any) -> dict[str, Any] | None:
+    """Return the options of `reset` that open the agent's seats."""
+    agents = getattr(agent, "agents", None)
+    if agents is None:
+        return None if options is None else dict(options)
+    return {**(options or {}), "agents": agents}
 
 
 def rollout(
     env: gym.Env[Any, Any],
-    agent: Agent,
+    agent: Agent | AgentOf,
     *,
     seed: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -71,28 +138,26 @@ def rollout(
     `agent_seed` seeds the agent, by default `seed`. Never raises for infrastructure: the trajectory
     then has status `env_error`, also when `reset` failed.
     """
-    room = _unwrapped(env)
+    room = unwrapped(env)
     try:
-        observation, _ = env.reset(seed=seed, options=cast("dict[str, Any] | None", options))
+        env.reset(seed=seed, options=_seated(options, agent))
     except SandboxError as error:
-        return _failed_reset(room, seed, error)
+        return failed_trajectory(room, seed, cause_of(error))
     episode = room.episode
-    player = start_agent(agent, observation, agent_seed if agent_seed is not None else seed)
-    messages = list(observation.messages)
+    seats = Seats(agent, episode, seed if agent_seed is None else agent_seed, room.room)
     try:
         while not episode.done:
             try:
-                action = player.act(messages, episode.specs)
+                action = seats.act()
                 if inspect.isawaitable(action):
-                    raise TypeError(f"`{type(player).__name__}.act` is async: use `arollout`")
+                    raise TypeError(f"`{type(agent).__name__}.act` is async: use `arollout`")
                 observation, _, _, truncated, _ = env.step(action)
             except (SandboxError, ChatError) as error:
                 room.fail_step(error)
                 break
             if truncated:
                 episode.abort("turns", "a wrapper truncated the episode")
-            messages.append(episode.turns[-1].action.message)
-            messages.extend(observation.messages)
+            seats.tell(observation)
     except BaseException:
         episode.abort("driver")
         raise
@@ -101,7 +166,7 @@ def rollout(
 
 async def arollout(
     env: gym.Env[Any, Any],
-    agent: Agent | AsyncAgent,
+    agent: Agent | AsyncAgent | AgentOf,
     *,
     seed: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -112,24 +177,20 @@ async def arollout(
     The episode is driven directly: wrappers around the environment are not passed through, and its
     rubric scores the end.
     """
-    room = _unwrapped(env)
+    room = unwrapped(env)
     try:
-        episode = room.start_episode(seed, options)
+        episode = room.start_episode(seed, _seated(options, agent))
     except SandboxError as error:
-        return _failed_reset(room, seed, error)
-    observation = episode.observation
-    player = start_agent(agent, observation, agent_seed if agent_seed is not None else seed)
-    messages = list(observation.messages)
+        return failed_trajectory(room, seed, cause_of(error))
+    seats = Seats(agent, episode, seed if agent_seed is None else agent_seed, room.room)
     try:
         while not episode.done:
             try:
-                action = await _awaited(player.act(messages, episode.specs))
+                action = await _awaited(seats.act())
             except (SandboxError, ChatError) as error:
                 room.fail_step(error)
                 break
-            observation = await _astep(room, action)
-            messages.append(episode.turns[-1].action.message)
-            messages.extend(observation.messages)
+            seats.tell(await _astep(room, action))
     except BaseException:
         episode.abort("driver")
         raise
@@ -163,70 +224,17 @@ async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def rollout_group(
-    make_env: Callable[[], gym.Env[Any, Any]],
-    agent: Agent,
-    *,
-    size: int = 8,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-    max_workers: int = 1,
-) -> list[Trajectory]:
-    """Play `size` episodes of one comment and first observation, in threads; member i comes i-th.
-
-    Every member is reset with `seed`; its agent starts with the seed `(seed, i)`. Each member has
-    an environment of its own, made by `make_env` and closed afterwards.
-
-    Raises:
-        GroupMismatch: the members did not start from one comment and one first observation.
-    """
-    if size < 1:
-        raise ValueError(f"`size` is {size}; a group has 1 or more members")
-
-    def member(i: int) -> Trajectory:
-        env = make_env()
-        try:
-            return rollout(env, agent, seed=seed, options=options, agent_seed=(seed, i))
-        finally:
-            env.close()
-
-    if max_workers == 1:
-        played = [member(i) for i in range(size)]
-    else:
-        with ThreadPoolExecutor(max_workers) as pool:
-            played = list(pool.map(member, range(size)))
-    return _grouped(played, seed)
-
-
-def _grouped(played: Sequence[Trajectory], seed: int) -> list[Trajectory]:
-    started = [trajectory for trajectory in played if trajectory.prompts]
-    for trajectory in started[1:]:
-        if _start(trajectory) != _start(started[0]):
-            raise GroupMismatch(
-                f"members started from {started[0].room_id} {started[0].comment_ids} and"
-                f" {trajectory.room_id} {trajectory.comment_ids}, or from different prompts;"
-                " give `make_env` one room and one comment"
-            )
-    if not started:
-        return list(played)
-    first = started[0]
-    group = f"{first.room_id}:{'+'.join(first.comment_ids)}:{seed}"
-    return [trajectory.model_copy(update={"group": group}) for trajectory in played]
-
-
-def _start(trajectory: Trajectory) -> tuple[Any, ...]:
-    return trajectory.content_hash, trajectory.comment_ids, trajectory.prompts, trajectory.tools
-
-
-def _unwrapped(env: gym.Env[Any, Any]) -> LiveRoomEnv:
+def unwrapped(env: gym.Env[Any, Any]) -> LiveRoomEnv:
+    """Return the room's environment below its wrappers."""
     room = env.unwrapped
     if not isinstance(room, LiveRoomEnv):
         raise TypeError(f"got an environment of type `{type(room).__name__}`; pass a `LiveRoomEnv`")
     return room
 
 
-def _failed_reset(env: LiveRoomEnv, seed: int | None, error: SandboxError) -> Trajectory:
-    room = env.room
+def failed_trajectory(env: LiveRoomEnv | None, seed: int | None, cause: str) -> Trajectory:
+    """Return the record of an episode that never started; what is not known of it is empty."""
+    room = None if env is None else env.room
     return Trajectory(
         room_id=room.room_id if room is not None else "",
         content_hash=room.content_hash if room is not None else "",
@@ -236,5 +244,5 @@ def _failed_reset(env: LiveRoomEnv, seed: int | None, error: SandboxError) -> Tr
         tools={},
         status=Status.ENV_ERROR,
         stop_reason=StopReason.ENV_ERROR,
-        faults=(*env.sandbox_log, TurnEvent("env_error", cause_of(error))),
+        faults=(*(() if env is None else env.sandbox_log), TurnEvent("env_error", cause)),
     )
