@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat
 import gymnasium as gym
 
 from livestream_env.custom_tools import ToolSource, resolve_tools
-from livestream_env.episode import Episode, OnMissingRule
+from livestream_env.episode import ONE_AGENT, Episode, OnMissingRule
 from livestream_env.errors import (
     ChatError,
     CommentNotFound,
@@ -221,7 +221,9 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode; `options` may name `room` and `comment` for this one.
+        """Start an episode; `options` may name `room`, `comment` and `agents` for this one.
+
+        `agents` is `["tool_caller", "replier"]` for two agents; see `Episode`.
 
         Raises:
             RoomNotFound, CommentNotFound, ValueError: `options` name what does not exist.
@@ -265,6 +267,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             on_missing_rule=self._config.on_missing_rule,
             prompt=make_prompt(self._config.prompt, view.language),
             result_format=self._config.result_format,
+            agents=options.get("agents", ONE_AGENT) if options else ONE_AGENT,
         )
         self._episode.sandbox_log = self.sandbox_log
         self._shown = 0
@@ -656,9 +659,9 @@ def _check_comments(room: Room, source: CommentSource) -> None:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     for name in options:
-        if name not in ("room", "comment"):
-            hint = did_you_mean(name, ("room", "comment"))
-            raise ValueError(f"`options` takes `room` and `comment`, not `{name}`.{hint}")
+        if name not in ("room", "comment", "agents"):
+            hint = did_you_mean(name, ("room", "comment", "agents"))
+            raise ValueError(f"`options` takes `room`, `comment` and `agents`, not `{name}`.{hint}")
 
 
 def _burst_size(source: str) -> int:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 
-from livestream_env.errors import ResetNeeded, TemplateError
+from livestream_env.errors import ResetNeeded, TemplateError, did_you_mean
 from livestream_env.parsing import to_action
 from livestream_env.prompts import (
     Prompt,
@@ -63,7 +64,8 @@ _FAULTS = frozenset(
     {"invalid_json", "unclosed", "missing_name", "invalid_arguments", "unsupported"}
 )
 _REFUSED = frozenset({"tool_limit", "tool_not_available"})
-_NOT_EXECUTED = _REFUSED | {"unknown_tool", "invalid_arguments"}
+NOT_EXECUTED = _REFUSED | {"unknown_tool", "invalid_arguments"}
+"""Errors of calls that no tool was run for."""
 _NONE_REFUSED: Mapping[int, ToolResult] = {}
 _ABORTS = {
     "length": StopReason.TOKEN_LIMIT,
@@ -73,12 +75,25 @@ _ABORTS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """How one agent of an episode is set up."""
+
+    prompt: str | os.PathLike[str] | Prompt | None = None
+    """Its first messages, as `gym.make`'s `prompt`; by default the episode's."""
+    tools: Sequence[str] | None = None
+    """Names of the tools that it is shown and may call; by default all."""
+    is_partner: bool = False
+    """Whether its turns are context for the others, never trained."""
+
+
 class Episode:
     """One episode on the comments of a view.
 
     `comments` are the open comments with their key, for follow-ups; `agents` is `("host",)`, or
-    `("tool_caller", "replier")` for two, or `("tool_caller",)` for a tool caller without a replier.
-    Where the tools lack `get_reply_rule`, no rule has to be looked up.
+    `("tool_caller", "replier")` for two, or `("tool_caller",)` for a tool caller without a replier;
+    a mapping gives these names a `Seat`. Where the tools lack `get_reply_rule`, no rule has to be
+    looked up.
     """
 
     __slots__ = (
@@ -97,6 +112,7 @@ class Episode:
         "_max_turns",
         "_on_missing_rule",
         "_open",
+        "_partners",
         "_pending",
         "_phase_turns",
         "_reminded",
@@ -106,6 +122,7 @@ class Episode:
         "_spoken",
         "_told_off",
         "_used",
+        "_withheld",
         "agent",
         "calls_attempted",
         "calls_executed",
@@ -115,6 +132,7 @@ class Episode:
         "group",
         "phase",
         "prompt",
+        "prompts",
         "rewards",
         "rule_found",
         "sandbox_log",
@@ -123,6 +141,7 @@ class Episode:
         "state",
         "stop_reason",
         "tasks",
+        "tools",
         "turns",
         "view",
     )
@@ -139,7 +158,7 @@ class Episode:
         on_missing_rule: OnMissingRule = "end",
         prompt: Prompt | None = None,
         result_format: ResultFormat | None = None,
-        agents: Sequence[str] = ONE_AGENT,
+        agents: Sequence[str] | Mapping[str, Seat] = ONE_AGENT,
         group: str | None = None,
     ) -> None:
         self.view = view
@@ -158,12 +177,37 @@ class Episode:
         made = self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
         is_ours = type(self._make_prompt) is TemplatePrompt
         self.prompt: tuple[Message, ...] = tuple(made) if is_ours else _checked_prompt(made)
+        self.prompts = dict.fromkeys(self._agents, self.prompt)
+        """First messages, by agent."""
+        self.tools = dict.fromkeys(self._agents, self.specs)
+        """Tools that an agent is shown, by agent."""
+        self._withheld: dict[str, frozenset[str]] = {}
+        self._partners: tuple[str, ...] = ()
+        if isinstance(agents, Mapping):
+            self._take_seats(agents, max_same_tool)
         self._comment_ids = tuple([comment.comment_id for comment in view.comments])
-        self._rule_needed = RULE_TOOL in [spec.name for spec in self.specs]
+        self._rule_needed = RULE_TOOL in [spec.name for spec in self.tools[self._agents[0]]]
         self._situation = "\0".join(
             (view.room_id, view.content_hash, view.language, *self._comment_ids)
         )
         self._begin()
+
+    def _take_seats(self, seats: Mapping[str, Seat], max_same_tool: int) -> None:
+        """Give the agents their own prompts and tools."""
+        names = {spec.name for spec in self.specs}
+        self._partners = tuple([agent for agent, seat in seats.items() if seat.is_partner])
+        for agent, seat in seats.items():
+            if seat.tools is not None:
+                _check_tools(agent, seat.tools, names)
+                self.tools[agent] = tuple([s for s in self.specs if s.name in seat.tools])
+                self._withheld[agent] = frozenset(names.difference(seat.tools))
+            if seat.tools is not None or seat.prompt is not None:
+                prompt = self._make_prompt
+                if seat.prompt is not None:
+                    prompt = make_prompt(seat.prompt, self.view.language)
+                made = prompt(self.view, self.tools[agent], max_same_tool=max_same_tool)
+                self.prompts[agent] = _checked_prompt(made)
+        self.prompt = self.prompts[self._agents[0]]
 
     def _begin(self) -> None:
         """Set everything that turns change to what it is before the first."""
@@ -228,9 +272,26 @@ class Episode:
         return self._open
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents, in the order of their phases."""
+        return self._agents
+
+    def conversation(self, agent: str) -> tuple[Message, ...]:
+        """Return what an agent knows by now: its own prompt, then every turn of any agent."""
+        messages = list(self.prompts[agent])
+        for turn in self.turns:
+            messages += (turn.action.message, *turn.messages)
+        return tuple(messages)
+
+    def observation_of(self, agent: str) -> Observation:
+        """Return the whole conversation of an agent, its tools, and the open comments."""
+        prompt = self.conversation(agent) if self.turns else self.prompts[agent]
+        return Observation(prompt, self.tools[agent], self._open)
+
+    @property
     def observation(self) -> Observation:
-        """The first observation: prompt, tools and comments."""
-        return Observation(self.prompt, self.specs, self.view.comments)
+        """The first observation of the agent whose turn it is: prompt, tools and comments."""
+        return self.observation_of(self.agent)
 
     @property
     def trajectory(self) -> Trajectory:
@@ -242,8 +303,9 @@ class Episode:
             comment_ids=self._comment_ids,
             seed=self.seed,
             group=self.group,
-            prompts=dict.fromkeys(self._agents, self.prompt),
-            tools={self._agents[0]: self.specs} | dict.fromkeys(self._agents[1:], ()),
+            prompts=dict(self.prompts),
+            tools=dict(self.tools),
+            partners=self._partners,
             turns=tuple(self.turns),
             state=self.state,
             status=self.status,
@@ -304,7 +366,7 @@ class Episode:
             code = code if code in _FAULTS else "invalid_call"
             content = error_content(language, code, problem=problem)
             return ToolResult(call.id, content, error=code)
-        if self.phase == "reply":
+        if self.phase == "reply" or call.name in self._withheld.get(self.agent, ()):
             content = error_content(language, "tool_not_available", given=call.name)
             return ToolResult(call.id, content, error="tool_not_available")
         if used.get(call.name, 0) >= self._limit:
@@ -513,12 +575,14 @@ class Episode:
         state = self.state
         calls = turn.action.message.tool_calls
         self.calls_attempted += len(calls)
+        if not turn.results:
+            self.calls_unparsed += sum([call.error is not None for call in calls])
         for call, result in zip(calls, turn.results, strict=False):
             self._learn(call, result)
             if call.error is not None:
                 self.calls_unparsed += 1
                 continue
-            if result.error in _NOT_EXECUTED:
+            if result.error in NOT_EXECUTED:
                 self.calls_over_limit += result.error == "tool_limit"
                 continue
             self.calls_executed += 1
@@ -634,7 +698,16 @@ def _checked_prompt(made: object) -> tuple[Message, ...]:
     return tuple(replace(message, content=clean_text(message.content)) for message in messages)
 
 
-def _checked_agents(agents: Sequence[str]) -> tuple[str, ...]:
+def _check_tools(agent: str, tools: Sequence[str], known: Set[str]) -> None:
+    if isinstance(tools, str):
+        raise TypeError(f"the tools of `{agent}` are {tools!r}; give a list of their names")
+    for name in tools:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ValueError(f"`{agent}` is given tool `{name}`, which the room has not.{hint}")
+
+
+def _checked_agents(agents: Sequence[str] | Mapping[str, Seat]) -> tuple[str, ...]:
     if tuple(agents) not in (ONE_AGENT, TWO_AGENTS, TWO_AGENTS[:1]):
         known = f"{ONE_AGENT}, {TWO_AGENTS} or {TWO_AGENTS[:1]}"
         raise ValueError(f"`agents` is {agents!r}; it is {known}")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import core_schema
@@ -41,7 +41,7 @@ class FrozenDict(dict[str, Any]):
         try:
             return self._canonical
         except AttributeError:
-            object.__setattr__(self, "_canonical", _canonical_text(self))
+            self._canonical = _canonical_text(self)
             return self._canonical
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -105,6 +105,13 @@ def freeze(value: Mapping[str, Any]) -> FrozenDict:
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def frozen_scalars(value: dict[str, Any]) -> FrozenDict:
+    """Freeze an object of scalars, its canonical text, which a call is remembered by, included."""
+    made = FrozenDict(value)
+    made._canonical = _canonical_text(value)
+    return made
 
 
 def _frozen(value: Any) -> Any:
@@ -484,7 +491,8 @@ class Status(StrEnum):
     JUDGE_ERROR = "judge_error"
 
 
-_CAUSES = (None, "no_truth", "not_applicable", "judge_error", "refused", "timeout")
+MissingCause = Literal["no_truth", "not_applicable", "judge_error", "refused", "timeout"]
+MISSING_CAUSES: tuple[MissingCause, ...] = get_args(MissingCause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +508,7 @@ class Score:
     turn: int | None = None
     """The turn that is scored; `None`: the whole episode."""
     reason: str = ""
-    cause: Literal["no_truth", "not_applicable", "judge_error", "refused", "timeout"] | None = None
+    cause: MissingCause | None = None
     """Why `value` is missing."""
 
     def __post_init__(self) -> None:
@@ -508,8 +516,8 @@ class Score:
             raise ValueError(
                 f"score `{self.name}` is {self.value}; it is a finite number or `None`"
             )
-        if self.cause not in _CAUSES:
-            known = ", ".join(f"`{cause}`" for cause in _CAUSES if cause)
+        if self.cause is not None and self.cause not in MISSING_CAUSES:
+            known = ", ".join(f"`{cause}`" for cause in MISSING_CAUSES)
             raise ValueError(f"score `{self.name}` has cause `{self.cause}`; known are {known}")
 
 
@@ -577,6 +585,8 @@ class Trajectory(BaseModel):
     """Faults and retries below the episode, and the cause of an `env_error`."""
     evidence: tuple[Fact, ...] = ()
     """The facts that the prompt stated."""
+    partners: tuple[str, ...] = ()
+    """Agents whose turns are context for the others and are never trained."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -600,22 +610,27 @@ class Trajectory(BaseModel):
         return None if self.rewards is None else self.rewards.total()
 
 
+_become = object.__dict__["__class__"].__set__
+
+
 def _set_slots_directly(cls: type) -> None:
     """Replace the `__init__` of a frozen slots dataclass by one that sets the slots themselves.
 
     The one that `dataclass` writes goes through `object.__setattr__` for each field, which costs
-    twice as much; these values are made on every step.
+    twice as much; these values are made on every step. Here a new value is of an open class of the
+    same slots until all of them are set.
     """
-    scope: dict[str, Any] = {}
-    parameters, lines = [], []
+    names = tuple([made.name for made in fields(cls)])
+    opened = type(cls.__name__, (), {"__slots__": names})
+    scope: dict[str, Any] = {"become": _become, "opened": opened, "cls": cls}
+    parameters = []
     for made in fields(cls):
-        scope[f"set_{made.name}"] = getattr(cls, made.name).__set__
         scope[f"default_{made.name}"] = made.default
         default = "" if made.default is MISSING else f"=default_{made.name}"
         parameters.append(f"{made.name}{default}")
-        lines.append(f"    set_{made.name}(self, {made.name})")
-    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines)
-    exec(source, scope)
+    lines = ["become(self, opened)", *(f"self.{name} = {name}" for name in names)]
+    body = "\n    ".join([*lines, "self.__class__ = cls"])
+    exec(f"def __init__(self, {', '.join(parameters)}):\n    {body}", scope)
     scope["__init__"].__annotations__ = vars(cls)["__init__"].__annotations__
     cls.__init__ = scope["__init__"]  # type: ignore[misc]
 
