@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from livestream_env.errors import (
     EmptyMaskError,
@@ -24,7 +24,7 @@ from livestream_env.errors import (
     missing_dependency,
 )
 from livestream_env.masking import MASKERS
-from livestream_env.tokens import TokenSequence, source_of
+from livestream_env.tokens import Renderer, TokenSequence, source_of
 from livestream_env.types import Action, Message, Status, ToolSpec, Trajectory, Turn
 from livestream_env.words import clean_text
 
@@ -36,14 +36,6 @@ NOT_TRAINED = -100
 """The label that cross entropy leaves out."""
 
 Row = dict[str, Any]
-
-
-class Renderer(Protocol):
-    """Makes token sequences of a trajectory."""
-
-    def render(self, trajectory: Trajectory) -> list[TokenSequence]:
-        """Render a trajectory."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,17 +100,19 @@ class Rubric:
         """Score the members of a group alike: a score that is missing for one counted member
         weighs for none of them."""
         made = [self(trajectory, room) for trajectory in trajectories]
+        return weighed_alike(self.with_group_scores(made, trajectories, room))
+
+    def with_group_scores(
+        self, made: Sequence[Rewards], trajectories: Sequence[Trajectory], room: Room | None = None
+    ) -> list[Rewards]:
+        """Add what the group hooks say of the members that infrastructure did not fail."""
+        rewards = list(made)
+        counted = [i for i, t in enumerate(trajectories) if t.status is not Status.ENV_ERROR]
         for hook in self.group_hooks:
-            for i, score in enumerate(hook(trajectories, room)):
-                made[i] = Rewards((*made[i].scores, *self._with_weights([score])))
-        counted = [rewards for rewards in made if rewards.scores]
-        silent = {
-            (score.agent, score.name)
-            for rewards in counted
-            for score in rewards.scores
-            if score.cause in _SILENT
-        }
-        return [Rewards(tuple(_without(score, silent) for score in one.scores)) for one in made]
+            scores = hook([trajectories[i] for i in counted], room)
+            for i, score in zip(counted, scores, strict=True):
+                rewards[i] = Rewards((*rewards[i].scores, *self._with_weights([score])))
+        return rewards
 
     def _run(self, hook: RewardHook, reading: Reading) -> list[Score]:
         if isinstance(hook, Hook):
@@ -170,6 +172,17 @@ class Rubric:
 
 
 _SILENT = ("no_truth", "not_applicable")
+
+
+def weighed_alike(rewards: Sequence[Rewards]) -> list[Rewards]:
+    """Let a score that is missing for one of them, and for no fault of a judge, weigh for none."""
+    silent = {
+        (score.agent, score.name)
+        for one in rewards
+        for score in one.scores
+        if score.cause in _SILENT
+    }
+    return [Rewards(tuple(_without(score, silent) for score in one.scores)) for one in rewards]
 
 
 def _without(score: Score, silent: set[tuple[str, str]]) -> Score:
@@ -287,8 +300,10 @@ PRESETS: dict[str, Rubric] = {
         gate="outcome",
     ),
     "dialogue": Rubric(
-        ("correctness", "helpfulness", "length", "guard"),
-        weights={"replier": {"correctness": 0.5, "helpfulness": 0.3, "length": 0.2}},
+        ("correctness", "helpfulness", "length", "efficiency", "guard"),
+        weights={
+            "replier": {"correctness": 0.4, "helpfulness": 0.3, "length": 0.1, "efficiency": 0.2}
+        },
         gate="helpful",
         veto=("guard",),
     ),

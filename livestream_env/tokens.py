@@ -6,9 +6,10 @@ layouts differ in what they leave out and how they index; none of them changes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from livestream_env.errors import EmptyMaskError
 from livestream_env.types import Message, ToolSpec, Trajectory, Turn
@@ -200,30 +201,42 @@ class TokenSequence:
         )
 
     def per_token_rewards(
-        self, trajectory: Trajectory, masker: Masker | None = None
+        self, given: Trajectory | Mapping[int, float | None], masker: Masker | None = None
     ) -> tuple[float, ...]:
         """Return rewards of shape (T,), each turn's on its last token; SkyRL takes it so.
 
         The rewards of turns that the masker cuts away move to the last trained token, so that
         their sum stays.
 
+        Args:
+            given: a trajectory whose turns have rewards, or the rewards by the turn's index.
+
         Raises:
             ValueError: no turn of the sequence has a reward: an unscored episode is not worth 0.
         """
         sample = self.full(masker)
-        given = {turn: trajectory.turns[turn].reward for turn in self.turns}
-        if all(reward is None for reward in given.values()):
+        if isinstance(given, Trajectory):
+            given = {turn: given.turns[turn].reward for turn in self.turns}
+        if all(given.get(turn) is None for turn in self.turns):
             raise ValueError("no turn of the sequence has a reward; score the trajectory first")
         rewards = [0.0] * len(sample.token_ids)
         last = len(rewards) - 1 - sample.loss_mask[::-1].index(1)
         for span in self.spans:
-            if span.source.is_sampled and (reward := given[span.turn]) is not None:
+            if span.source.is_sampled and (reward := given.get(span.turn)) is not None:
                 kept = span.start < span.stop <= len(rewards)
                 rewards[span.stop - 1 if kept else last] += reward
         return tuple(rewards)
 
 
 Masker = Callable[[TokenSequence], Sample]
+
+
+class Renderer(Protocol):
+    """Makes token sequences of a trajectory."""
+
+    def render(self, trajectory: Trajectory) -> list[TokenSequence]:
+        """Render a trajectory."""
+        ...
 
 
 def source_of(turn: Turn) -> Source:
