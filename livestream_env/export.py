@@ -220,7 +220,8 @@ def _conversations(trajectory: Trajectory, view: View) -> list[_Conversation]:
     As in token sequences, an agent sees its own prompt, then all that was said by any agent.
     """
     masker, turns = MASKERS[view], trajectory.turns
-    is_trained = [source_of(turn) in masker.sources for turn in turns]
+    partners = trajectory.partners
+    is_trained = [t.agent not in partners and source_of(t) in masker.sources for t in turns]
     agents = dict.fromkeys(turn.agent for turn, one in zip(turns, is_trained, strict=True) if one)
     if not agents:
         raise _Unfit(f"no turn is trained by `{view}`")

@@ -36,9 +36,13 @@ class SourceMasker:
     def turns(self, trajectory: Trajectory) -> tuple[bool, ...]:
         """Return which turns are trained, for trainers that know whole turns alone.
 
-        With `cut`, the turns behind the last trained one are left out.
+        Partners' are not. With `cut`, the turns behind the last trained one are left out.
         """
-        trained = [source_of(turn) in self.sources for turn in trajectory.turns]
+        partners = trajectory.partners
+        trained = [
+            turn.agent not in partners and source_of(turn) in self.sources
+            for turn in trajectory.turns
+        ]
         if self.cut:
             while trained and not trained[-1]:
                 trained.pop()

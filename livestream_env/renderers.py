@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal
@@ -197,16 +197,25 @@ class ChatTemplateRenderer:
         self._is_local = self._probe_windows()
         self.stop_ids = self._probe_stops() if stop_ids is None else frozenset(stop_ids)
 
-    def render(self, trajectory: Trajectory) -> list[TokenSequence]:
+    def render(
+        self, trajectory: Trajectory, agents: Container[str] | None = None
+    ) -> list[TokenSequence]:
         """Render a trajectory; one sequence while every prompt extends the last.
+
+        Only turns of `agents`, by default of all but the trajectory's partners, are sampled turns;
+        those of others are shown in the prompts that follow them, as text: they may be another
+        tokenizer's.
 
         Raises:
             PrefixMismatch: a turn without recorded ids is one that the template cannot show.
             UnsupportedTemplate: the template refuses the conversation.
         """
-        grown = self._render(trajectory, self._is_local)
+        names = agents
+        if names is None:
+            names = {turn.agent for turn in trajectory.turns}.difference(trajectory.partners)
+        grown = self._render(trajectory, names, self._is_local)
         if self._is_local and not all(map(self._whole_agrees, grown)):
-            grown = self._render(trajectory, False)
+            grown = self._render(trajectory, names, False)
         return [growing.finished() for growing in grown]
 
     def prompt_ids(
@@ -246,20 +255,26 @@ class ChatTemplateRenderer:
 
     # --- a trajectory ------------------------------------------------------------------------
 
-    def _render(self, trajectory: Trajectory, is_local: bool) -> list[_Growing]:
+    def _render(
+        self, trajectory: Trajectory, agents: Container[str], is_local: bool
+    ) -> list[_Growing]:
         sequences: list[_Growing] = []
+        current: _Growing | None = None
         talks = _talks(trajectory)
         told: list[Message] = []
         for index, turn in enumerate(trajectory.turns):
-            talk = talks[turn.agent]
-            talk.add(told[len(talk.messages) - talk.opened :])
-            current = sequences[-1] if sequences else None
-            growing = self._grown(current, talk, turn, index, is_local)
-            if growing is not current:
-                sequences.append(growing)
-            talk.add([turn.action.message])
-            growing.shown = len(talk.messages)
-            self._take_turn(growing, turn, index, is_local)
+            if turn.agent in agents:
+                talk = talks[turn.agent]
+                talk.add(told[len(talk.messages) - talk.opened :])
+                growing = self._grown(current, talk, turn, index, is_local)
+                if growing is not current:
+                    sequences.append(growing)
+                talk.add([turn.action.message])
+                growing.shown = len(talk.messages)
+                self._take_turn(growing, turn, index, is_local)
+                current = growing
+            else:
+                current = None
             told += (turn.action.message, *turn.messages)
         return sequences
 

@@ -42,7 +42,7 @@ class TokenAgent:
 
     def start(self, observation: Observation, *, seed: Seed | None) -> _TokenTalk:
         """Return the agent of one episode; the engine samples as it was set up."""
-        return _TokenTalk(self)
+        return _TokenTalk(self, observation.tools)
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Refuse: the agent of an episode is made by `start`, which drivers call."""
@@ -52,8 +52,9 @@ class TokenAgent:
 class _TokenTalk:
     """The agent of one episode: the ids so far, and the conversation that they show."""
 
-    def __init__(self, agent: TokenAgent) -> None:
+    def __init__(self, agent: TokenAgent, tools: tuple[ToolSpec, ...]) -> None:
         self._agent = agent
+        self._tools = tools
         self._stop = tuple(sorted(agent.renderer.stop_ids))
         self._ids: tuple[int, ...] = ()
         self._sampled_at = 0
@@ -68,6 +69,17 @@ class _TokenTalk:
         if inspect.isawaitable(sampled):
             return self._awaited(prompt, sampled, messages, tools)
         return self._action(prompt, sampled, messages, tools)
+
+    def overhear(self, action: Action, messages: Sequence[Message]) -> None:
+        """Go on from the ids of another agent where its prompt is the one that this would get.
+
+        Elsewhere, as with another tokenizer, the next prompt is rendered anew.
+        """
+        given, ids = action.prompt_ids, action.token_ids
+        if given is None or ids is None or given != self._prompt(messages, self._tools):
+            self._shown = 0
+            return
+        self._ids, self._sampled_at, self._shown = given + ids, len(given), len(messages)
 
     async def _awaited(
         self,
