@@ -100,6 +100,10 @@ class _ChatPolicy:
         name = type(self).__name__
         return f"{name}({self.client.base_url!r}, {self.client.model!r})"
 
+    def close(self) -> None:
+        """Close this process's connections; the next request opens new ones."""
+        self.client.close()
+
 
 class ChatAgent(_ChatPolicy):
     """Plays by a model behind the chat API; one object serves any number of threads."""

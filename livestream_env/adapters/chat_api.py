@@ -1,0 +1,58 @@
+"""One episode for trainers that hand over the URL of a model: Agent Lightning, rLLM, AReaL and
+others that record what goes through their own proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from livestream_env.chat import ChatClient
+from livestream_env.chat_agent import AsyncChatAgent, ChatAgent
+from livestream_env.drivers import arollout, rollout
+from livestream_env.types import Trajectory
+
+
+def run_episode(
+    base_url: str | ChatClient,
+    model: str | None,
+    env: gym.Env[Any, Any],
+    *,
+    seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+    token_ids: bool = False,
+) -> Trajectory:
+    """Play one episode, each request the last one and more, and return its trajectory.
+
+    `seed` and `options` go to `reset`, `extra_body` into each request; the rest is as of
+    `ChatAgent`. Never raises for infrastructure: the trajectory then has status `env_error`.
+    """
+    agent = ChatAgent(base_url, model, extra_body=extra_body, token_ids=token_ids, append_only=True)
+    try:
+        return rollout(env, agent, seed=seed, options=options)
+    finally:
+        if agent.client is not base_url:
+            agent.close()
+
+
+async def arun_episode(
+    base_url: str | ChatClient,
+    model: str | None,
+    env: gym.Env[Any, Any],
+    *,
+    seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+    token_ids: bool = False,
+) -> Trajectory:
+    """Play one episode, awaited; otherwise as `run_episode`."""
+    agent = AsyncChatAgent(
+        base_url, model, extra_body=extra_body, token_ids=token_ids, append_only=True
+    )
+    try:
+        return await arollout(env, agent, seed=seed, options=options)
+    finally:
+        if agent.client is not base_url:
+            agent.close()
