@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from livestream_env.calls import call_of, lone_call, unfit
+from livestream_env.calls import call_of, plain_call, unfit
 from livestream_env.dialects import END_TOKENS, has_channels, may_quote, read_calls, without_calls
 from livestream_env.errors import InvalidAction
 from livestream_env.markup import read_markup
@@ -70,9 +70,8 @@ def parse_text(
     Raises:
         ValueError: there is no such dialect.
     """
-    if dialect is None and (call := lone_call(text, turn)) is not None:
-        action = Action(Message("assistant", "", (call,)))
-        return _scrubbed(action) if "\\u" in text or not _is_clean(text) else action
+    if dialect is None and (call := plain_call(text, turn)) is not None:
+        return Action(Message("assistant", "", (call,)))
     reasoning, said = _split_thinking(text) if "think>" in text else ("", text)
     said = _without_end(said)
     if dialect is None and "<" not in said and _MAY_CALL(said) is None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import can_be_recorded
 
+from livestream_env.calls import plain_call
 from livestream_env.errors import InvalidAction
 from livestream_env.parsing import parse_message, parse_text, to_action
 from livestream_env.types import Action, FrozenDict, Message, ToolCall, freeze
@@ -722,3 +723,63 @@ LONE = [
 @pytest.mark.parametrize("text", LONE)
 def test_the_short_way_reads_what_the_dialects_read(text: str) -> None:
     assert parse_text(text, turn=3) == parse_text(text, "hermes", turn=3)
+
+
+# --- the fast reader of plain calls ----------------------------------------------------------
+
+_JSON_TEXTS = st.recursive(
+    st.one_of(
+        st.sampled_from(
+            [
+                *(
+                    '"a"',
+                    '"包邮吗"',
+                    '" "',
+                    '""',
+                    '"\\ud800"',
+                    '"a\\"b"',
+                    '"\\\\"',
+                    '"\t"',
+                    '"\ud800"',
+                ),
+                *("1", "-0", "01", "1.5", "1e999", "NaN", "-Infinity", "true", "null", "9" * 5000),
+            ]
+        ),
+        st.text('"a:,{} 包\x00', max_size=4).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2).map(lambda items: f"[{','.join(items)}]"),
+        st.lists(st.tuples(st.sampled_from(["a", "b"]), inner), max_size=3).map(
+            lambda pairs: "{" + ",".join(f'"{key}":{value}' for key, value in pairs) + "}"
+        ),
+    ),
+    max_leaves=5,
+)
+_KEYS = st.sampled_from(["name", "name", "arguments", "arguments", "parameters", "id"])
+_CALL_TEXTS = st.one_of(
+    st.lists(st.tuples(_KEYS, _JSON_TEXTS), max_size=4).map(
+        lambda pairs: "{" + ", ".join(f'"{key}": {value}' for key, value in pairs) + "}"
+    ),
+    st.builds(
+        '{{"name": {}, "arguments": {}}}'.format,
+        st.sampled_from(['"f"', '" f "', '"包"', '" "', "1"]),
+        _JSON_TEXTS,
+    ),
+)
+
+
+@settings(max_examples=400)
+@given(
+    body=_CALL_TEXTS,
+    around=st.sampled_from([("", ""), (" ", "\n"), ("\u3000", ""), ("", ","), ("", "}")]),
+)
+def test_the_fast_reader_reads_as_the_dialect_does(body: str, around: tuple[str, str]) -> None:
+    """A named dialect goes past the fast reader, so it is the other implementation."""
+    text = f"<tool_call>{around[0]}{body}{around[1]}</tool_call>"
+    assert parse_text(text) == parse_text(text, "hermes")
+
+
+def test_a_plain_call_is_read_by_the_fast_reader() -> None:
+    assert plain_call(f"<tool_call>{FAQ}</tool_call>", 3) == ToolCall(
+        "call_3_0", "search_faq", FrozenDict({"query": "包邮吗"})
+    )
