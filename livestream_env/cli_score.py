@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 RUBRICS = ("single4", "multi22", "multi40_60", "agent50_30_20", "dialogue", "black_box")
 RUBRIC_FORM = "python:module:rubric"
 INTENTS_SHOWN = 12
-_GENERATED = re.compile(r"generated-(zh|en)-(train|test)-level([123])-(\d{1,9})")
 
 
 def add_score(parser: argparse.ArgumentParser) -> None:
@@ -185,35 +183,17 @@ def load_with_rooms(source: str, room: str | None) -> list[tuple[Trajectory, Roo
 def room_finder(source: str | None) -> Callable[[Trajectory], tuple[Room | None, str]]:
     """Return what finds the room of a trajectory by content hash, or says why there is none."""
     from livestream_env.room_files import find_rooms
+    from livestream_env.room_index import RoomIndex
 
-    splits = ("bundled:train", "bundled:test")
-    rooms = [room for name in ([source] if source else splits) for room in find_rooms(name)]
-    by_hash = {room.content_hash: room for room in rooms}
-    hashes = {room.room_id: room.content_hash for room in rooms}
+    index = RoomIndex(find_rooms(source) if source else None)
 
     def find(trajectory: Trajectory) -> tuple[Room | None, str]:
-        name, digest = trajectory.room_id, trajectory.content_hash
-        if digest not in by_hash and (made := _generated(name)) is not None:
-            by_hash[made.content_hash] = made
-            hashes[name] = made.content_hash
-        if digest in by_hash:
-            return by_hash[digest], ""
-        if name in hashes and digest:
-            return None, f"room `{name}` has content hash {hashes[name]}, not {digest}"
-        return None, f"no room `{name}` was given; name its file with `--room`"
+        room, problem = index.find(trajectory.room_id, trajectory.content_hash)
+        if room is None and problem.startswith("no room"):
+            problem += "; name its file with `--room`"
+        return room, problem
 
     return find
-
-
-def _generated(name: str) -> Room | None:
-    """Make a generated room again from its name."""
-    from livestream_env.synthetic import make_room
-
-    match = _GENERATED.fullmatch(name)
-    if match is None:
-        return None
-    language, split, level, seed = match.groups()
-    return make_room(int(seed), language=language, level=int(level), split=split)  # type: ignore[arg-type]
 
 
 def _causes(missing: Any) -> str:

@@ -149,7 +149,7 @@ class Rubric:
         gated = _gated(reading, scores, self.gate)
         kept = [self._vetoed(score, gated) for score in gated]
         if self.missing == "none":
-            kept = [replace(s, cause="judge_error") if s.cause in _SILENT else s for s in kept]
+            kept = [replace(s, cause="judge_error") if s.cause in SILENT else s for s in kept]
         return Rewards(tuple(self._with_weights(kept)))
 
     def _vetoed(self, score: Score, scores: Sequence[Score]) -> Score:
@@ -171,23 +171,25 @@ class Rubric:
         return made
 
 
-_SILENT = ("no_truth", "not_applicable")
+SILENT = ("no_truth", "not_applicable")
+"""Causes that share a score's weight out among the others; any other makes the total missing."""
 
 
 def weighed_alike(rewards: Sequence[Rewards]) -> list[Rewards]:
-    """Let a score that is missing for one of them, and for no fault of a judge, weigh for none."""
+    """Let a score of the episode that one lacks, for no fault of a judge, weigh for none."""
     silent = {
         (score.agent, score.name)
         for one in rewards
         for score in one.scores
-        if score.cause in _SILENT
+        if score.turn is None and score.cause in SILENT
     }
     return [Rewards(tuple(_without(score, silent) for score in one.scores)) for one in rewards]
 
 
 def _without(score: Score, silent: set[tuple[str, str]]) -> Score:
     """Let a score that some member lacks weigh nothing."""
-    return replace(score, weight=0.0) if (score.agent, score.name) in silent else score
+    is_silent = score.turn is None and (score.agent, score.name) in silent
+    return replace(score, weight=0.0) if is_silent else score
 
 
 def _gated(reading: Reading, scores: list[Score], gate: Gate | None) -> list[Score]:

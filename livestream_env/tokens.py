@@ -6,7 +6,7 @@ layouts differ in what they leave out and how they index; none of them changes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -234,8 +234,13 @@ Masker = Callable[[TokenSequence], Sample]
 class Renderer(Protocol):
     """Makes token sequences of a trajectory."""
 
-    def render(self, trajectory: Trajectory) -> list[TokenSequence]:
-        """Render a trajectory."""
+    def render(
+        self, trajectory: Trajectory, agents: Container[str] | None = None
+    ) -> list[TokenSequence]:
+        """Render a trajectory, the turns of `agents` as sampled and those of others as prompts.
+
+        `None` stands for all agents but the trajectory's partners.
+        """
         ...
 
 
