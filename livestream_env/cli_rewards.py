@@ -197,5 +197,4 @@ def run_reward_hack(args: argparse.Namespace) -> int:
 
 def _hack_row(one: Hacked, names: Sequence[str]) -> tuple[str, ...]:
     means = [one.evaluation.mean(name) for name in ("total", *names)]
-    below = "yes" if one.is_below else "NO"
-    return one.name, *_numbers(*means), "unseen" if one.is_unseen and one.is_below else below
+    return one.name, *_numbers(*means), "yes" if one.is_below else "NO"

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from livestream_env.conduct import abstains
 from livestream_env.drivers import Agent, Seed, rollout, start_agent
 from livestream_env.env import LiveRoomEnv
 from livestream_env.evidence import Reading
@@ -373,20 +374,6 @@ def _of_key(trajectory: Trajectory, room: Room) -> Mapping[str, Any]:
         "abstains": abstains(Reading(trajectory, room)),
         "recovery": recoveries(trajectory, room),
     }
-
-
-def abstains(reading: Reading) -> bool | None:
-    """Return whether the last reply says that it cannot tell, and states nothing beside it.
-
-    `None` where there is no reply.
-    """
-    if not reading.rounds[-1].text.strip():
-        return None
-    kinds = {claim.kind for claim in reading.claims[-1]}
-    return "abstain" in kinds and kinds <= _OF_A_DODGE
-
-
-_OF_A_DODGE = frozenset({"abstain", "product", "link"})
 
 
 class _ByRoom:

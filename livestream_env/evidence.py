@@ -6,7 +6,7 @@ it. Rewards are functions of rounds, of the facts that were seen, and of the key
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -52,6 +52,11 @@ class Round:
     """The reply that stood; `None` where there is none."""
 
     @property
+    def hands_off(self) -> bool:
+        """Whether a human colleague was called."""
+        return any(c.call.name == "hand_off" and c.result.error is None for c in self.look_ups)
+
+    @property
     def text(self) -> str:
         """What the reply says, bullet and speech."""
         if self.reply is None:
@@ -72,7 +77,7 @@ def rounds_of(trajectory: Trajectory, room: Room | None) -> tuple[Round, ...]:
             records = frozenset(fact.record for fact in result.data)
             seen.append(LookUp(number, call, result, records))
         kinds = {event.kind: event.detail for event in turn.events}
-        if not calls and kinds.keys().isdisjoint(("cut", "reminder")):
+        if not (calls or turn.agent == "tool_caller" or kinds.keys() & {"cut", "reminder"}):
             reply = turn.action
         if "follow_up" in kinds:
             rounds.append(Round(asked, tuple(seen), reply))
@@ -208,6 +213,15 @@ class Reading:
             for comment_id, key in one.asks:
                 for ask in key.asks if key is not None else ():
                     yield number, comment_id, ask
+
+
+def dodges(claims: Sequence[Claim]) -> bool:
+    """Return whether a reply says that it cannot tell, and states nothing beside it."""
+    kinds = {claim.kind for claim in claims}
+    return "abstain" in kinds and kinds <= _OF_A_DODGE
+
+
+_OF_A_DODGE = frozenset(("abstain", "product", "link"))
 
 
 class World:

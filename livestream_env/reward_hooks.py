@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from livestream_env.claims import Claim
 from livestream_env.coverage import answered_comments, states_fact
-from livestream_env.evidence import LookUp, Reading
+from livestream_env.evidence import LookUp, Reading, dodges
 from livestream_env.keywords import has_han
 from livestream_env.pricing import quote
 from livestream_env.rooms import Ask, Check, Room, Statement
@@ -23,7 +23,9 @@ REPEAT_COST = 0.25
 USELESS_COST = 0.5
 EXTRAS_SHARE = 0.2
 COPIED_CHARACTERS = 120
-"""So long a stretch of a result is a copy; three times as long in English."""
+"""So long a stretch of a result is a copy."""
+LATIN_PER_HAN = 3
+"""Characters of a text without Chinese that say as much as one of Chinese."""
 PADDING = 4
 """Replies may be so many times as long as a bullet for each comment."""
 MOST_PIECES = 6
@@ -247,17 +249,22 @@ def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Groundi
     one = reading.rounds[number]
     if not one.text.strip():
         return 0.0
+    is_dodge = dodges(reading.claims[number])
     if act == "answer":
-        return _stated(reading, number, ask, grounding)
+        told = _stated(reading, number, ask, grounding)
+        return 0.0 if is_dodge and not ask.facts else told
     if act == "ask":
         slots = [fold(slot) in fold(one.text) for slot in ask.ask_for]
         return float(asks(one.text)) * (sum(slots) / len(slots) if slots else 1.0)
     if act == "hand_off":
-        handed = [c for c in one.look_ups if c.call.name == "hand_off" and not c.result.error]
-        return float(bool(handed))
-    if _abstains(reading, number) and len(reading.claims[number]) == 1:
-        return 0.0
-    return float(act == "chat" or not _must_nots(reading))
+        return float(one.hands_off and (not is_dodge or _SOMEONE.search(one.text) is not None))
+    return float(not is_dodge and (act == "chat" or not _must_nots(reading)))
+
+
+_SOMEONE = re.compile(
+    r"人工|客服|同事|专人|售后|\b(?:colleagues?|support|team|someone|staff|human)\b", re.IGNORECASE
+)
+"""Whom a viewer may be handed to."""
 
 
 def _abstains(reading: Reading, number: int) -> bool:
@@ -332,7 +339,7 @@ def _copies(text: str, told: Sequence[str]) -> bool:
     """Whether a reply holds JSON, or a long stretch of a result word for word."""
     if '{"' in text or '":' in text:
         return True
-    least = COPIED_CHARACTERS * (1 if has_han(text) else 3)
+    least = COPIED_CHARACTERS * (1 if has_han(text) else LATIN_PER_HAN)
     pieces = [text[i : i + least] for i in range(0, max(0, len(text) - least + 1), 10)]
     return any(piece in content for content in told for piece in pieces)
 
@@ -404,15 +411,33 @@ def _meets(check: Check, reading: Reading, number: int) -> bool:
     return len(bullet) <= (check.limit or 0)
 
 
-def _tool_use(reading: Reading) -> Score:
-    """Score the look-ups: F1 of the records that were needed, repeats and useless calls cost."""
-    if reading.room is None or not any(
-        key is not None for r in reading.rounds for _, key in r.asks
-    ):
-        return _score("tool_use", "tool_caller", None, "no key", "no_truth")
+class _Use(NamedTuple):
+    """What the look-ups of an episode were good for; the rules' are not among them."""
+
+    needed: list[str | tuple[str, ...]]
+    look_ups: list[LookUp]
+    distinct: list[LookUp]
+    """One of each that brought the same."""
+    useful: list[LookUp]
+    """Those of them that brought something needed."""
+    tried: int
+    """Others of them that were worth a try."""
+
+
+def _use(reading: Reading) -> _Use | None:
+    """Sort the look-ups of an episode; `None` without a key."""
+    if not any(key is not None for one in reading.rounds for _, key in one.asks):
+        return None
     needed = list(dict.fromkeys(need for _, _, ask in reading.asks() for need in ask.needed))
     look_ups = [c for one in reading.rounds for c in one.look_ups if _counts(c)]
-    return _tool_score(reading, needed, look_ups)
+    distinct: dict[Any, LookUp] = {}
+    for look_up in look_ups:
+        key = look_up.records or (look_up.call.name, look_up.call.arguments.canonical)
+        distinct.setdefault(key, look_up)
+    useful = [c for c in distinct.values() if any(_is_met(n, c.records) for n in needed)]
+    idle = [c for c in distinct.values() if c not in useful]
+    tried = _neutral(reading, idle, bool(useful))
+    return _Use(needed, look_ups, list(distinct.values()), useful, tried)
 
 
 def _counts(look_up: LookUp) -> bool:
@@ -421,25 +446,23 @@ def _counts(look_up: LookUp) -> bool:
     return not (look_up.is_rule or look_up.result.state is not None or refused)
 
 
-def _tool_score(reading: Reading, needed: Sequence[Any], look_ups: Sequence[LookUp]) -> Score:
-    distinct: dict[Any, LookUp] = {}
-    for look_up in look_ups:
-        key = look_up.records or (look_up.call.name, look_up.call.arguments.canonical)
-        distinct.setdefault(key, look_up)
-    repeats = len(look_ups) - len(distinct)
-    useful = [c for c in distinct.values() if any(_is_met(n, c.records) for n in needed)]
-    idle = [c for c in distinct.values() if c not in useful]
-    counted = len(distinct) - _neutral(reading, idle, bool(useful))
-    reason = f"{len(useful)} useful of {len(look_ups)} look-ups"
-    if not needed:
+def _tool_use(reading: Reading) -> Score:
+    """Score the look-ups: F1 of the records that were needed, repeats and useless calls cost."""
+    use = _use(reading)
+    if use is None:
+        return _score("tool_use", "tool_caller", None, "no key", "no_truth")
+    repeats = len(use.look_ups) - len(use.distinct)
+    counted = len(use.distinct) - use.tried
+    reason = f"{len(use.useful)} useful of {len(use.look_ups)} look-ups"
+    if not use.needed:
         value = 1 - USELESS_COST * counted - REPEAT_COST * repeats
         return _score("tool_use", "tool_caller", max(0.0, value), reason)
-    seen = reading.shown.union(*(c.records for c in distinct.values()))
-    recall = sum(_is_met(need, seen) for need in needed) / len(needed)
-    precision = len(useful) / counted if counted else 1.0
+    seen = reading.shown.union(*(c.records for c in use.distinct))
+    recall = sum(_is_met(need, seen) for need in use.needed) / len(use.needed)
+    precision = len(use.useful) / counted if counted else 1.0
     total = recall + precision
     f1 = 2 * recall * precision / total if total else 0.0
-    reason += f", {recall:.0%} of {len(needed)} needed records"
+    reason += f", {recall:.0%} of {len(use.needed)} needed records"
     return _score("tool_use", "tool_caller", max(0.0, f1 - REPEAT_COST * repeats), reason)
 
 
@@ -489,7 +512,8 @@ def state_reached(state: State, predicate: Mapping[str, Any] | Sequence[str]) ->
 def length(low: int = 10, full: int = 40, high: int = 60) -> Hook:
     """Make the hook for a reply's characters: rising to 1 at `low`, 1 up to `full`, 0 from `high`.
 
-    It earns nothing where correctness does not. Speech counts 4.5 characters a second, like text.
+    It earns nothing where correctness does not. Three characters of a text without Chinese count
+    as one; speech counts 4.5 characters a second, like text.
     """
 
     return Hook("length", "replier", partial(_length, low=low, full=full, high=high))
@@ -498,9 +522,11 @@ def length(low: int = 10, full: int = 40, high: int = 60) -> Hook:
 def _length(reading: Reading, *, low: int, full: int, high: int) -> Score:
     if _correctness(reading).value != 1.0:
         return _score("length", "replier", 0.0, "the reply is not correct")
-    count = len(reading.rounds[-1].text)
-    value = length_band(count, low, full, high)
-    return _score("length", "replier", value, f"{count} characters")
+    text = reading.rounds[-1].text
+    count = len(text) if has_han(text) else len(text) / LATIN_PER_HAN
+    return _score(
+        "length", "replier", length_band(count, low, full, high), f"{len(text)} characters"
+    )
 
 
 def length_band(count: float, low: int = 10, full: int = 40, high: int = 60) -> float:
@@ -511,10 +537,16 @@ def length_band(count: float, low: int = 10, full: int = 40, high: int = 60) -> 
 
 
 def _efficiency(reading: Reading) -> Score:
-    """Score how few look-ups it took: 1 / (1 + look-ups beyond the needed and the rules)."""
-    needed = {need for _, _, ask in reading.asks() for need in ask.needed}
-    look_ups = [c for one in reading.rounds for c in one.look_ups if _counts(c)]
-    extra = max(0, len(look_ups) - len(needed))
+    """Score how little the viewer waited: 1 / (1 + look-ups beyond the needed, and rules beyond
+    one for each intent)."""
+    use = _use(reading)
+    if use is None:
+        return _score("efficiency", "tool_caller", None, "no key", "no_truth")
+    extra = max(0, len(use.look_ups) - use.tried - len(use.needed))
+    for number, one in enumerate(reading.rounds):
+        rules = {record for c in one.look_ups if c.is_rule for record in c.records}
+        intents = {ask.intent for i, _, ask in reading.asks() if i == number}
+        extra += max(0, len(rules) - max(1, len(intents)))
     return _score("efficiency", "tool_caller", 1 / (1 + extra), f"{extra} extra look-ups")
 
 

@@ -83,7 +83,9 @@ class _Workflow:
         return [("search_faq", {"query": query})]
 
     def _look_up_rule(self, intent: Mapping[str, Any], _: Findings) -> list[Call]:
-        return [("get_reply_rule", {"intent": intent["intent"]})]
+        """Ask for the intent's rule by every name that shops give it."""
+        names = [intent["intent"], *intent.get("also", ())]
+        return [("get_reply_rule", {"intent": names if len(names) > 1 else names[0]})]
 
     def _look_up_nearest_rule(self, _: Mapping[str, Any], found: Findings) -> list[Call]:
         if found.rules or not found.known_intents:

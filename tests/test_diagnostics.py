@@ -231,7 +231,7 @@ BREAK_EVEN = {
     "single4": 0.5,  # .5 / (.5 + .5)
     "multi22": 0.5,
     "multi40_60": 0.4,
-    "dialogue": 0.7,  # length is paid with correctness: (.5 + .2) / (.5 + .2 + .3)
+    "dialogue": 0.625,  # length is paid with correctness: (.4 + .1) / (.4 + .1 + .3)
     "agent50_30_20": 0.0,  # the outcome is correct times helpful: sorry earns none of it
 }
 
@@ -355,8 +355,11 @@ def test_an_episode_without_a_reply_has_no_mutants() -> None:
 def test_no_exploit_earns_what_the_honest_agent_does(preset: str) -> None:
     hacked = try_hacks([le.load_room("snacks")], preset, seeds=range(0, 58, 5))
     earned = {one.name: one.evaluation.mean() for one in hacked}
-    above = {one.name: earned[one.name] for one in hacked if not one.is_below}
-    assert not above, f"honest {hacked[0].honest.mean()}"
+    honest = hacked[0].honest.mean()
+    assert honest is not None
+    near = {name: mean for name, mean in earned.items() if mean is None or mean > honest - 0.05}
+    assert not near, f"honest {honest}"
+    assert all(one.is_below for one in hacked)
     assert earned["sorry_only"] is not None
     assert earned["sorry_only"] <= 0.5
     assert set(earned) == set(EXPLOITS)

@@ -259,6 +259,27 @@ def test_asking_back_counts_where_it_is_right() -> None:
     assert value("helpfulness", room, (RULE,), "亲，拍M码就行") == 0.0
 
 
+SORRY = "抱歉，这个暂时不清楚，请以商品页面为准哦"
+
+
+@pytest.mark.row("R26")
+def test_what_was_asked_to_be_done_does_not_pay_for_saying_sorry() -> None:
+    move = ("move_product", {"link_no": 3, "position": 1})
+    room = keyed({"intent": "闲聊"}, state={"product": "p3", "position_at_most": 1}, text="先讲3号")
+    assert value("helpfulness", room, (move, RULE), "好的，3号链接排到第一个啦") == 1.0
+    assert value("helpfulness", room, (move, RULE), SORRY) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [("已经为您转接人工客服", 1.0), ("这个我不清楚，稍后客服会联系您", 1.0), (SORRY, 0.0)],
+)
+def test_a_viewer_who_is_handed_off_is_told_so(reply: str, expected: float) -> None:
+    room = keyed({"intent": "闲聊", "acts": ["hand_off"]})
+    calls = (("hand_off", {"reason": "团购"}), ("get_reply_rule", {"intent": "闲聊"}))
+    assert value("helpfulness", room, calls, reply) == expected
+
+
 def test_a_comment_to_be_ignored_is_left_alone() -> None:
     room = keyed({"intent": "闲聊", "acts": ["ignore"]})
     env = le.LiveRoomEnv(room, embedder="lexical", rubric=None)
@@ -300,6 +321,35 @@ def test_length_earns_nothing_without_correctness() -> None:
     room = keyed(PRICE)
     assert value("length", room, (SEARCH, RULE), "亲，1号链接只要199元哦") == 0.0
     assert value("length", room, (SEARCH, RULE), "亲，1号链接39.9元哦") == 1.0
+
+
+def test_three_english_characters_count_as_one_in_length() -> None:
+    said = "Hello there! " * 6  # 78 characters say what 26 of Chinese do
+    room = keyed({"intent": "闲聊", "acts": ["chat"]})
+    assert value("length", room, (RULE,), said) == 1.0
+    assert value("length", room, (RULE,), "Hello there! " * 15) == 0.0  # 195, as 65
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        pytest.param((SEARCH, RULE), 1.0, id="what is needed"),
+        pytest.param((SEARCH, FAQ, RULE), 0.5, id="one more look-up"),
+        pytest.param((SEARCH, SEARCH, FAQ, RULE), 0.333333, id="two more"),
+        pytest.param((SEARCH, SHIPPING_RULE, RULE), 0.5, id="one more rule"),
+    ],
+)
+def test_efficiency_falls_with_look_ups_and_rules_beyond_the_needed(
+    calls: Sequence[Call], expected: float
+) -> None:
+    assert value("efficiency", keyed(PRICE), calls, HONEST) == expected
+
+
+def test_efficiency_has_no_truth_without_a_key() -> None:
+    room = small_room(reply_rules=RULES, limits={"preset_faqs": 0})
+    made = HOOKS["efficiency"](played(room, (SEARCH, RULE), HONEST, comment="c1"), room)
+    assert isinstance(made, Score)
+    assert (made.value, made.cause) == (None, "no_truth")
 
 
 @pytest.mark.row("R68")
@@ -476,6 +526,31 @@ def test_outcome_gates_efficiency(
     room = keyed(PRICE)
     made = rubric(played(room, (RULE,), HONEST), room).total()
     assert made == pytest.approx(total)
+
+
+@pytest.mark.row("R66")
+@pytest.mark.parametrize(
+    ("calls", "reply", "dialogue", "agent"),
+    [
+        # .4 correct + .3 helpful + .1 fluent + .2 quick; .5 outcome + .3 process + .2 efficiency
+        pytest.param((SEARCH, RULE), HONEST, 1.0, 1.0, id="all right"),
+        # the fact without its extra helps .8, and misses one of four clauses of the rule:
+        # .4 + .24 + .1 + .2; .5 * .8 + .3 * (.75 + 1) / 2 + .2
+        pytest.param((SEARCH, RULE), "亲，1号链接价格是39.9元", 0.94, 0.8625, id="no extra"),
+        # one look-up too many: F1 of {a} and {a, b} is 2/3, efficiency 1/2
+        # .4 + .3 + .1 + .1; .5 + .3 * (1 + 2/3) / 2 + .1
+        pytest.param((SEARCH, FAQ, RULE), HONEST, 0.9, 0.85, id="one look-up too many"),
+        # a wrong price: nothing but quick; .3 * (.75 + 1) / 2, the gate shuts efficiency out
+        pytest.param((SEARCH, RULE), "亲，1号链接价格是35.9元", 0.2, 0.2625, id="wrong"),
+    ],
+)
+def test_the_dialogue_and_agent_objectives_are_sums(
+    calls: Sequence[Call], reply: str, dialogue: float, agent: float
+) -> None:
+    room = keyed(PRICE)
+    trajectory = played(room, calls, reply)
+    assert PRESETS["dialogue"](trajectory, room).total() == pytest.approx(dialogue, abs=1e-5)
+    assert PRESETS["agent50_30_20"](trajectory, room).total() == pytest.approx(agent, abs=1e-5)
 
 
 def test_a_veto_takes_the_repliers_total() -> None:

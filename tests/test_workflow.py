@@ -31,10 +31,10 @@ def kinds(trajectory: le.Trajectory) -> set[str]:
 @pytest.mark.parametrize(
     ("text", "language", "intent"),
     [
-        ("3号多少钱", "zh", "价格"),
-        ("还有货吗，库存几件", "zh", "库存"),
-        ("今天发货吗", "zh", "物流"),
-        ("嗯", "zh", "闲聊"),
+        ("3号多少钱", "zh", "价格咨询"),
+        ("还有货吗，库存几件", "zh", "库存查询"),
+        ("今天发货吗", "zh", "发货物流"),
+        ("嗯", "zh", "闲聊互动"),
         ("How MUCH is the tent", "en", "price"),
         ("is it in stock", "en", "stock"),
         ("when does it ship", "en", "shipping"),
@@ -66,7 +66,7 @@ def test_every_comment_takes_the_same_steps(name: str) -> None:
 
 
 def test_an_unknown_intent_leads_to_the_nearest_rule() -> None:
-    trajectory = play(small_room(), "c3")  # 饼干还有吗: 库存, and there is no such rule
+    trajectory = play(small_room(), "c3")  # 饼干还有吗: 库存查询, and there is no such rule
     assert calls(trajectory) == ["search_product_by_keyword", "get_reply_rule", "get_reply_rule"]
     assert trajectory.turns[1].results[0].error == "unknown_intent"
     assert trajectory.turns[2].results[0].error is None
