@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import ssl
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -42,10 +43,17 @@ def certificates(verify: str | os.PathLike[str]) -> Path:
 
     Raises:
         FileNotFoundError: there is none.
+        ValueError: it holds none.
     """
     path = Path(verify)
     if not path.is_file():
         raise FileNotFoundError(f"`verify` is `{path}`; it is `True` or a file of certificates")
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"`verify` is `{path}`, which holds no certificates in PEM form"
+        ) from error
     return path
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +50,19 @@ def running(app: Any, port: int | None = None) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+def started(arguments: list[str], port: int, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `python ARGUMENTS`, which serves on a port, and wait until it does."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, *arguments], **quiet | options)
+    latest = time.monotonic() + 60
+    while time.monotonic() < latest:
+        assert process.poll() is None
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return process
+        time.sleep(0.05)
+    raise AssertionError("the server did not start")
 
 
 class RoundRobin:

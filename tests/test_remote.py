@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import multiprocessing
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import httpx
 import pytest
+import trustme
 from gateway_for_tests import served
 from rooms_for_tests import small_room
 from servers_for_tests import (
@@ -31,6 +35,7 @@ from servers_for_tests import (
     call,
     free_port,
     running,
+    started,
     wire_of,
     wired,
 )
@@ -430,11 +435,17 @@ def test_a_silent_server_is_a_timeout_and_not_asked_again() -> None:
     assert len(asked) == 1
 
 
-def test_an_answer_that_drips_for_ever_ends_with_the_total_time() -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", id="body"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", id="headers"),
+        pytest.param(b"HTTP", id="status"),
+    ],
+)
+def test_an_answer_that_drips_for_ever_ends_with_the_total_time(start: bytes) -> None:
     def dripping(handler: Any, _: bytes) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000000")
-        handler.end_headers()
+        handler.wfile.write(start)
         for _ in range(200):
             try:
                 handler.wfile.write(b" ")
@@ -447,12 +458,105 @@ def test_an_answer_that_drips_for_ever_ends_with_the_total_time() -> None:
         sandbox = RemoteSandbox(
             base.removesuffix("/v1"), ROOM, **QUICK, total_timeout_s=0.4, retries=0
         )
-        start = time.monotonic()
+        began_s = time.monotonic()
         with pytest.raises(SandboxTimeout):
             sandbox.reset(**C1)
         with pytest.raises(SandboxTimeout):
             asyncio.run(sandbox.areset(**C1))
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - began_s < 3
+
+
+def test_a_server_that_reads_a_byte_now_and_then_ends_with_the_total_time() -> None:
+    """A room of 7 MB does not fit the buffers of a socket."""
+    room = small_room(reply_rules=[{"rule_id": "r", "intent": "物流", "rule": "长" * 2_400_000}])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+        def drink() -> None:
+            one, _ = listening.accept()
+            with one, contextlib.suppress(OSError):
+                one.settimeout(5)
+                while one.recv(2048):
+                    time.sleep(0.05)
+
+        threading.Thread(target=drink, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        options = {"total_timeout_s": 0.6, "reset_timeout_s": 0.5, "retries": 0}
+        sandbox = RemoteSandbox(url, room, **QUICK, **options)
+        sandbox._core._rooms_to_send = 1  # as after `room_unknown`
+        began_s = time.monotonic()
+        with pytest.raises(SandboxTimeout):
+            sandbox.reset(**C1)
+        assert time.monotonic() - began_s < 3
+
+
+# --- certificates ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
+    """A server's URL, the file of its authority, and that of another one."""
+    folder = tmp_path_factory.mktemp("certificates")
+    right, wrong = trustme.CA(), trustme.CA()
+    for name, one in (("right", right), ("wrong", wrong)):
+        one.cert_pem.write_to_path(str(folder / f"{name}.pem"))
+    issued = right.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(str(folder / "key.pem"))
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(str(folder / "chain.pem"), append=True)
+    port = free_port()
+    command = ["-m", "uvicorn", "--factory", "livestream_env.sandbox.server:create_app"]
+    command += ["--port", str(port), "--ssl-keyfile", "key.pem", "--ssl-certfile", "chain.pem"]
+    server = started(command, port, cwd=folder)
+    yield f"https://127.0.0.1:{port}", folder / "right.pem", folder / "wrong.pem"
+    server.kill()
+    server.wait()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_an_authority_of_ones_own_is_trusted_where_it_is_named(
+    is_async: bool, authority: tuple[str, Path, Path]
+) -> None:
+    base, right, wrong = authority
+    here = local()
+    here.reset(**C1)
+
+    def played(verify: Any) -> ToolResult:
+        sandbox = RemoteSandbox(base, ROOM, verify=verify, **QUICK)
+
+        async def aplay() -> ToolResult:
+            await sandbox.areset(**C1)
+            return await sandbox.acall(MOVE)
+
+        if is_async:
+            return asyncio.run(aplay())
+        sandbox.reset(**C1)
+        return sandbox.call(MOVE)
+
+    assert played(right) == played(str(right)) == here.call(MOVE)
+    for verify in (wrong, True):
+        with pytest.raises(SandboxUnavailable, match="certificate that `verify` does not trust"):
+            played(verify)
+
+
+def test_a_certificate_that_is_not_trusted_is_not_asked_again_and_marks_the_trajectory(
+    authority: tuple[str, Path, Path],
+) -> None:
+    base, _, wrong = authority
+    options = {"verify": str(wrong)}
+    env = le.LiveRoomEnv(ROOM, sandbox=base, sandbox_options=options, rubric=None)
+    trajectory = le.rollout(env, le.WorkflowAgent(), seed=0)
+    assert (trajectory.status, trajectory.reward) == (le.Status.ENV_ERROR, None)
+    assert "certificate that `verify` does not trust" in trajectory.faults[-1].detail
+    assert [event.kind for event in trajectory.faults] == ["env_error"]
+
+
+def test_a_file_without_certificates_is_the_callers_mistake(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate", encoding="utf-8")
+    with pytest.raises(ValueError, match="holds no certificates"):
+        RemoteSandbox(BASE, ROOM, verify=tmp_path / "ca.pem")
+    with pytest.raises(FileNotFoundError, match="`verify`"):
+        RemoteSandbox(BASE, ROOM, verify=tmp_path / "none.pem")
 
 
 def test_a_full_pool_does_not_look_like_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from livestream_env.endpoints import (
     secret_headers,
 )
 from livestream_env.errors import SandboxError, SandboxTimeout, SandboxUnavailable
+from livestream_env.sandbox.punctual import Limit, make_punctual
 from livestream_env.sandbox.wire import ErrorAnswers, Failure
 from livestream_env.types import TurnEvent
 from livestream_env.version import VERSION
@@ -99,9 +100,9 @@ class Answered:
 class Failed(NamedTuple):
     """No answer."""
 
-    kind: Literal["connect", "lost", "bad_answer", "timeout", "pool", "other"]
-    """It could not be reached; the connection broke; what came is no answer to this; it was silent;
-    no connection was free."""
+    kind: Literal["connect", "lost", "bad_answer", "timeout", "pool", "certificate", "other"]
+    """It could not be reached; the connection broke; what came is no answer to this; it was silent,
+    or slow; no connection was free; its certificate is not trusted."""
     text: str
 
 
@@ -110,6 +111,7 @@ _HOW = {
     "connect": "cannot be reached",
     "lost": "broke the connection",
     "bad_answer": "answered with what is no answer to this",
+    "certificate": "shows a certificate that `verify` does not trust",
     "other": "cannot be asked",
 }
 Outcome = Answered | Failed
@@ -310,14 +312,13 @@ class Link:
             return result
 
     def _outcome(self, step: Try) -> Outcome:
-        deadline = time.monotonic() + step.total_s
         try:
             response = _client_of(self, step.base).send(self._sent(step), stream=True)
             try:
                 body = bytearray()
                 for chunk in response.iter_raw():
                     body += chunk
-                    if len(body) > LONGEST_ANSWER or time.monotonic() > deadline:
+                    if len(body) > LONGEST_ANSWER:
                         return _endless(len(body))
             finally:
                 response.close()
@@ -358,9 +359,10 @@ class Link:
         return Answered(response.status_code, response.headers, bytes(body))
 
     def _sent(self, step: Try) -> httpx.Request:
-        limit_s = step.timeout_s
+        until_s = time.monotonic() + step.total_s
+        limit_s = Limit(step.timeout_s, until_s)
         limits = {
-            "connect": min(CONNECT_S, limit_s),
+            "connect": Limit(min(CONNECT_S, limit_s), until_s),
             "read": limit_s,
             "write": limit_s,
             "pool": max(limit_s, step.total_s),
@@ -443,7 +445,10 @@ def _client_of(link: Link, base: str) -> httpx.Client:
     key = link.client_key(base)
     found = _CLIENTS.sync.get(key)
     # no lock, which a fork could leave held: of two clients made at once one is kept
-    return found or _CLIENTS.sync.setdefault(key, httpx.Client(**link.client_options(base)))
+    if found is None:
+        made = make_punctual(httpx.Client(**link.client_options(base)))
+        found = _CLIENTS.sync.setdefault(key, made)
+    return found
 
 
 def _async_client_of(link: Link, base: str) -> httpx.AsyncClient:
@@ -491,6 +496,8 @@ def _failed(error: Exception) -> Failed:
     text = str(error) or type(error).__name__
     if isinstance(error, LookupError):
         return Failed("other", str(error))
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return Failed("certificate", text)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
         return Failed("connect", text)
     if isinstance(error, httpx.PoolTimeout):
