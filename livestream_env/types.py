@@ -222,7 +222,7 @@ class TurnEvent:
     kind: str
     """`tool_limit`, `invalid_call`, `tool_error`, `missing_rule`, `reminder`, `reply_too_long`,
     `empty_reply`, `unknown_extra`, `follow_up`, `tool_not_available`, `cut`,
-    `surrogates_replaced`, `unknown_cover`, `hand_off`, or a sandbox's own."""
+    `surrogates_replaced`, `unknown_cover`, `hand_off`, `context_full`, or a sandbox's own."""
     detail: str = ""
     call_id: str | None = None
 

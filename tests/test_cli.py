@@ -893,6 +893,7 @@ def test_ctrl_c_leaves_a_game_with_130(here: Path, monkeypatch: pytest.MonkeyPat
             id="fork",
         ),
         pytest.param("log_to_recording", "券后19.9元\n[replied]", id="log_to_recording"),
+        pytest.param("chat_agent", "亲，下单后48小时内发货哦\nreplied, ok", id="chat_agent"),
         pytest.param(
             "loss_masks",
             "24 tokens, trained: the masker picks this reply",
