@@ -8,12 +8,13 @@ agent's own exceptions are raised.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
 
-from livestream_env.env import LiveRoomEnv, call_failed, cause_of, checked_result
+from livestream_env.env import LiveRoomEnv, awaited, call_failed, cause_of, checked_result
 from livestream_env.episode import Episode
 from livestream_env.errors import ChatError, SandboxError
 from livestream_env.rooms import Room
@@ -92,9 +93,17 @@ class Seats:
         for name in episode.agents:
             member, told = members[name], episode.observation_of(name)
             same = [p for other, seen, p in started if other is member and seen == told]
-            player = same[0] if same else start_agent(member, told, seed, room)
+            player = same[0] if same else self._started(name, start_agent(member, told, seed, room))
             started.append((member, told, player))
             self._players[name] = player
+
+    def _started(self, name: str, player: Any) -> Any:
+        """Return a player that has overheard what was said before it was started."""
+        talk = list(self._episode.prompts[name])
+        for turn in self._episode.turns if hasattr(player, "overhear") else ():
+            player.overhear(turn.action, talk)
+            talk += (turn.action.message, *turn.messages)
+        return player
 
     def act(self) -> Any:
         """Return the action of the agent whose turn it is, awaitable where it is async."""
@@ -143,10 +152,26 @@ def rollout(
         env.reset(seed=seed, options=_seated(options, agent))
     except SandboxError as error:
         return failed_trajectory(room, seed, cause_of(error))
+    return play_on(env, agent, seed=seed if agent_seed is None else agent_seed)
+
+
+def play_on(
+    env: gym.Env[Any, Any],
+    agent: Agent | AgentOf,
+    *,
+    seed: Seed | None = None,
+    max_turns: int | None = None,
+) -> Trajectory:
+    """Play the episode of an environment on from where it stands, as of a fork; as `rollout`.
+
+    After `max_turns` further turns the episode is left as it is.
+    """
+    room = unwrapped(env)
     episode = room.episode
-    seats = Seats(agent, episode, seed if agent_seed is None else agent_seed, room.room)
+    last = math.inf if max_turns is None else len(episode.turns) + max_turns
+    seats = Seats(agent, episode, seed, room.room)
     try:
-        while not episode.done:
+        while not episode.done and len(episode.turns) < last:
             try:
                 action = seats.act()
                 if inspect.isawaitable(action):
@@ -179,14 +204,14 @@ async def arollout(
     """
     room = unwrapped(env)
     try:
-        episode = room.start_episode(seed, _seated(options, agent))
+        episode = await room.astart_episode(seed, _seated(options, agent))
     except SandboxError as error:
         return failed_trajectory(room, seed, cause_of(error))
     seats = Seats(agent, episode, seed if agent_seed is None else agent_seed, room.room)
     try:
         while not episode.done:
             try:
-                action = await _awaited(seats.act())
+                action = await awaited(seats.act())
             except (SandboxError, ChatError) as error:
                 room.fail_step(error)
                 break
@@ -212,16 +237,12 @@ async def _arun(env: LiveRoomEnv, call: ToolCall) -> ToolResult:
     try:
         sandbox = env.sandbox
         run = getattr(sandbox, "acall", sandbox.call)
-        result: ToolResult = await _awaited(run(call))
+        result: ToolResult = await awaited(run(call))
     except SandboxError:
         raise
     except Exception as error:
         raise call_failed(call, error) from error
     return checked_result(call, result)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 def unwrapped(env: gym.Env[Any, Any]) -> LiveRoomEnv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import sys
@@ -240,28 +241,72 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     ) -> Episode:
         """Reset the sandbox and return the episode, for drivers that alternate the two
         themselves."""
+        seed, task = self._begin_reset(seed, options)
+        if not self._holds(task):
+            self._close_sandbox()
+            self._take_sandbox(task)
+        try:
+            view = self.sandbox.reset(seed=seed, comments=task.comment_ids)
+        except LivestreamError:
+            raise
+        except Exception as error:
+            raise _reset_failed(error) from error
+        return self._finish_reset(seed, task, view, options)
+
+    async def astart_episode(
+        self, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> Episode:
+        """Reset the sandbox, awaited where it is async, and return the episode."""
+        seed, task = self._begin_reset(seed, options)
+        if not self._holds(task):
+            await self._aclose_sandbox()
+            self._take_sandbox(task)
+        try:
+            reset = getattr(self.sandbox, "areset", self.sandbox.reset)
+            view = await awaited(reset(seed=seed, comments=task.comment_ids))
+        except LivestreamError:
+            raise
+        except Exception as error:
+            raise _reset_failed(error) from error
+        return self._finish_reset(seed, task, view, options)
+
+    def _begin_reset(
+        self, seed: int | None, options: Mapping[str, Any] | None
+    ) -> tuple[int, _Task]:
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         task = self._chosen(seed, options)
         self._episode = None
-        sandbox = self._sandbox_for(task)
-        try:
-            view = sandbox.reset(seed=seed, comments=task.comment_ids)
-        except LivestreamError:
-            raise
-        except Exception as error:
-            raise SandboxError(f"the sandbox failed at reset: {error!r}") from error
+        return seed, task
+
+    def _finish_reset(
+        self, seed: int, task: _Task, view: RoomView, options: Mapping[str, Any] | None
+    ) -> Episode:
         if view.content_hash != task.content_hash:
             own = "" if task.room is None else task.room.room_id
             raise RoomMismatch(
                 f"the sandbox holds room `{view.room_id}` ({view.content_hash}), the environment"
                 f" `{own}` ({task.content_hash}); give both the same room"
             )
-        self._episode = Episode(
+        self._episode = self._new_episode(seed, task.comments, view, options)
+        self._episode.sandbox_log = self.sandbox_log
+        self._shown = 0
+        if self._config.timeout_s is not None:
+            self._set_deadline()
+        return self._episode
+
+    def _new_episode(
+        self,
+        seed: int,
+        comments: Sequence[Comment],
+        view: RoomView,
+        options: Mapping[str, Any] | None,
+    ) -> Episode:
+        return Episode(
             view,
-            comments=task.comments,
+            comments=comments,
             seed=seed,
-            specs=sandbox.specs,
+            specs=self.sandbox.specs,
             max_turns=self._config.max_turns,
             max_same_tool=self._config.max_same_tool,
             on_missing_rule=self._config.on_missing_rule,
@@ -269,11 +314,6 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             result_format=self._config.result_format,
             agents=options.get("agents", ONE_AGENT) if options else ONE_AGENT,
         )
-        self._episode.sandbox_log = self.sandbox_log
-        self._shown = 0
-        if self._config.timeout_s is not None:
-            self._set_deadline()
-        return self._episode
 
     def _set_deadline(self) -> None:
         if self._config.timeout_s is not None:
@@ -419,6 +459,12 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         self._sandbox = None
         self._episode = None
 
+    async def aclose(self) -> None:
+        """Release the sandbox, awaited where it is async."""
+        await self._aclose_sandbox()
+        self._sandbox = None
+        self._episode = None
+
     # --- beyond Gymnasium ---------------------------------------------------------------------
 
     @property
@@ -474,12 +520,23 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         state.
         """
         episode = self.episode.fork(at_turn)
+        return self._fork_with(episode, sum(_executed(turn) for turn in episode.turns))
+
+    def _fork_with(self, episode: Episode, calls: int) -> LiveRoomEnv:
+        """Return an environment of a forked episode whose sandbox has run that many calls."""
         forked = self._without_episode()
-        calls = sum(_executed(turn) for turn in episode.turns)
         forked._sandbox = self.sandbox.fork(calls)
         episode.sandbox_log = forked.sandbox_log
         forked._episode = episode
         return forked
+
+    def another(self) -> LiveRoomEnv:
+        """Return an environment of the same arguments and rooms, which it shares, that was not
+        reset: what `rollouts` and its kin take as `make_env`."""
+        made = self._without_episode()
+        made._sandbox = made._episode = made._room = None
+        made._content_hash = ""
+        return made
 
     def _without_episode(self) -> LiveRoomEnv:
         made = object.__new__(type(self))
@@ -493,6 +550,13 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         return made
 
     # --- rooms and comments -------------------------------------------------------------------
+
+    def task_of(
+        self, seed: int, options: Mapping[str, Any] | None = None
+    ) -> tuple[Room | None, tuple[str, ...]]:
+        """Return the room (`None` of a recording) and the comments that `reset` would open."""
+        task = self._chosen(seed, options)
+        return task.room, tuple(task.comment_ids)
 
     def _chosen(self, seed: int, options: Mapping[str, Any] | None) -> _Task:
         if options:
@@ -533,19 +597,26 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         own = [room for room in self.rooms if room.room_id == name]
         return own or find_rooms(name)
 
-    def _sandbox_for(self, task: _Task) -> Sandbox:
+    def _holds(self, task: _Task) -> bool:
+        """Return whether the sandbox is that of the task's room."""
         is_same = task.room is self._room and task.content_hash == self._content_hash
-        if self._sandbox is None or not is_same:
-            self._close_sandbox()
-            self._sandbox = None
-            self._sandbox = self._made_sandbox(task)
-            self._room, self._content_hash = task.room, task.content_hash
-        return self._sandbox
+        return self._sandbox is not None and is_same
+
+    def _take_sandbox(self, task: _Task) -> None:
+        """Make the sandbox of the task's room; the one before is closed."""
+        self._sandbox = None
+        self._sandbox = self._made_sandbox(task)
+        self._room, self._content_hash = task.room, task.content_hash
 
     def _close_sandbox(self) -> None:
         """Close the sandbox that this environment made; one that it was given stays open."""
         if self._sandbox is not None and self._sandbox is not self._config.sandbox:
             self._sandbox.close()
+
+    async def _aclose_sandbox(self) -> None:
+        """Close the sandbox as `_close_sandbox` does, awaited where it is async."""
+        if self._sandbox is not None and self._sandbox is not self._config.sandbox:
+            await awaited(getattr(self._sandbox, "aclose", self._sandbox.close)())
 
     def _made_sandbox(self, task: _Task) -> Sandbox:
         source, room = self._config.sandbox, task.room
@@ -583,6 +654,15 @@ def checked_result(call: ToolCall, result: object) -> ToolResult:
     if result.call_id != call.id:
         raise SandboxError(f"call `{call.id}` was answered by the result of `{result.call_id}`")
     return result
+
+
+def _reset_failed(error: Exception) -> SandboxError:
+    return SandboxError(f"the sandbox failed at reset: {error!r}")
+
+
+async def awaited(value: Any) -> Any:
+    """Return a value, awaited where it has to be."""
+    return await value if inspect.isawaitable(value) else value
 
 
 def call_failed(call: ToolCall, error: Exception) -> SandboxError:

@@ -12,7 +12,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -532,9 +532,7 @@ class Episode:
             raise ValueError(f"`at_turn` is {at_turn}; the episode has {len(self.turns)} turns")
         forked = copy.copy(self)
         forked._begin()
-        for turn in self.turns[:count]:
-            forked._take(turn)
-            forked._go_on_after(turn)
+        forked.take_over(self.turns[:count])
         if count == len(self.turns):
             forked.stop_reason, forked.faults = self.stop_reason, self.faults
             forked.sandbox_log = self.sandbox_log
@@ -542,9 +540,18 @@ class Episode:
             forked._open = self._open
         return forked
 
+    def take_over(self, turns: Iterable[Turn]) -> None:
+        """Go through recorded turns as they were; nothing is run again.
+
+        A tool caller's turns behind the one that found the rule are taken too.
+        """
+        for turn in turns:
+            self._take(turn)
+            self._go_on_after(turn)
+
     def _go_on_after(self, turn: Turn) -> None:
         """Repeat what a recorded turn that did not end the episode led to."""
-        if turn.results:
+        if turn.results and turn.agent == self.agent:
             self._stop_after_tools()
         for event in turn.events:
             if event.kind == "follow_up":

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from livestream_env.drivers import Agent, Seed, start_agent
+from livestream_env.drivers import Agent, play_on
 from livestream_env.env import LiveRoomEnv
-from livestream_env.errors import SandboxError
 from livestream_env.rewards import make_rubric
 from livestream_env.rooms import Room
-from livestream_env.types import Observation, Rewards, Score, Status, Trajectory
+from livestream_env.types import Rewards, Score, Status, Trajectory
 
 MONTE_CARLO = "monte_carlo"
 """Name of the scores."""
@@ -69,27 +68,12 @@ def monte_carlo_values(
             values.append(_value([_outcome(scorer, trajectory, env.room, of)]))
             continue
         seeds = [(seed, turn * k + i) for i in range(k)]
-        ends = [_continued(env.fork(turn), agent, one) for one in seeds]
+        ends = [play_on(env.fork(turn), agent, seed=one) for one in seeds]
         values.append(_value([_outcome(scorer, end, env.room, of) for end in ends]))
     return [
         _turn_score(trajectory.turns[turn].agent, turn, before, after)
         for turn, (before, after) in enumerate(pairwise(values))
     ]
-
-
-def _continued(env: LiveRoomEnv, agent: Agent, seed: Seed) -> Trajectory:
-    episode = env.episode
-    messages = list(episode.trajectory.messages)
-    observation = Observation(tuple(messages), episode.specs, episode.open_comments)
-    player = start_agent(agent, observation, seed)
-    while not episode.done:
-        try:
-            told = env.step(player.act(messages, episode.specs))[0]
-        except SandboxError:
-            break
-        messages.append(episode.turns[-1].action.message)
-        messages.extend(told.messages)
-    return episode.trajectory
 
 
 def _outcome(scorer: Any, end: Trajectory, room: Room | None, of: str | None) -> float | None:

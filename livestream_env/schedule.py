@@ -119,13 +119,18 @@ def grouped(members: Sequence[Trajectory], seed: int) -> list[Trajectory]:
             )
     if not started:
         return list(members)
-    first = started[0]
-    group = f"{first.room_id}:{'+'.join(first.comment_ids)}:{seed}"
+    group = started[0].group or group_name(started[0].room_id, started[0].comment_ids, seed)
     return [trajectory.model_copy(update={"group": group}) for trajectory in members]
 
 
+def group_name(room_id: str, comment_ids: Sequence[str], seed: int | None) -> str:
+    """Return the name of the group of what was played on these comments with this seed."""
+    return f"{room_id}:{'+'.join(comment_ids)}:{seed}"
+
+
 def _start(trajectory: Trajectory) -> tuple[Any, ...]:
-    return trajectory.content_hash, trajectory.comment_ids, trajectory.prompts, trajectory.tools
+    of_room = trajectory.content_hash, trajectory.comment_ids, trajectory.group
+    return *of_room, trajectory.prompts, trajectory.tools
 
 
 class Runner(Protocol):
