@@ -71,11 +71,14 @@ if TYPE_CHECKING:
     from livestream_env.room_files import save_room as save_room
     from livestream_env.rooms import Room as Room
     from livestream_env.rooms import strip_room as strip_room
+    from livestream_env.run_metrics import metrics as metrics
     from livestream_env.sandbox import LocalSandbox as LocalSandbox
     from livestream_env.sandbox import Sandbox as Sandbox
     from livestream_env.synthetic import make_room as make_room
     from livestream_env.token_agent import TokenAgent as TokenAgent
     from livestream_env.tokens import Sampled as Sampled
+    from livestream_env.trajectory_log import TrajectoryLog as TrajectoryLog
+    from livestream_env.trajectory_log import read_log as read_log
     from livestream_env.types import Action as Action
     from livestream_env.types import Fact as Fact
     from livestream_env.types import Message as Message
@@ -138,10 +141,12 @@ _MODULES = {
     "pricing": ("Quote", "quote"),
     "room_files": ("list_rooms", "list_tasks", "load_room", "save_room"),
     "rooms": ("Room", "strip_room"),
+    "run_metrics": ("metrics",),
     "sandbox": ("LocalSandbox", "Sandbox"),
     "synthetic": ("make_room",),
     "token_agent": ("TokenAgent",),
     "tokens": ("Sampled",),
+    "trajectory_log": ("TrajectoryLog", "read_log"),
     "types": (
         "Action",
         "Fact",

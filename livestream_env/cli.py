@@ -1,5 +1,5 @@
 """The command line: `livestream-env demo`, `doctor`, `room`, `rollout`, `play`, `mask`,
-`export`, `judge`, `score`, `evaluate`, `reward`, `record`, `stability`, `serve`.
+`export`, `judge`, `score`, `evaluate`, `reward`, `record`, `stability`, `inspect`, `serve`.
 
 Exit codes: 0 fine; 1 a check found faults, or nothing could be played; 2 wrong use; 130
 interrupted. What is heavy is imported by the commands that need it, so that `--help` is quick.
@@ -16,6 +16,7 @@ from typing import Any
 from livestream_env.cli_demo import run_demo
 from livestream_env.cli_doctor import run_doctor
 from livestream_env.cli_export import FORMATS, VIEWS, run_export_sft
+from livestream_env.cli_inspect import add_inspect
 from livestream_env.cli_judge import add_judge
 from livestream_env.cli_mask import MASKER_NAMES, run_mask
 from livestream_env.cli_play import run_play
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add_evaluate(commands.add_parser("evaluate", help="play and score agents, in one table"))
     add_reward(commands.add_parser("reward", help="see what a reward is worth to training"))
     add_record(commands.add_parser("record", help="write down what a sandbox answers"))
+    add_inspect(commands.add_parser("inspect", help="read the transcripts of a run"))
     add_stability(commands.add_parser("stability", help="see what failed in a run"))
     add_serve(commands.add_parser("serve", help="serve sandboxes over HTTP"), count=_count)
     play = _command(commands, "play", run_play, "be the host yourself, in the terminal")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal
 
-from livestream_env.evidence import Reading
+from livestream_env.evidence import Reading, dodges
 from livestream_env.reward_hooks import is_stated
-from livestream_env.rooms import Room
+from livestream_env.rooms import Ask, Room
 from livestream_env.types import Score, Trajectory
 from livestream_env.words import asks, fold, link_numbers
 
@@ -37,9 +38,44 @@ def _act_taken(reading: Reading, number: int, comment_id: str) -> str:
     skips = () if one.reply is None else one.reply.skips
     if not one.text.strip() or comment_id in skips or "*" in skips:
         return "ignore"
-    if any(c.call.name == "hand_off" and c.result.error is None for c in one.look_ups):
+    if one.hands_off:
         return "hand_off"
     return "ask" if asks(one.text) else "reply"
+
+
+def abstains(reading: Reading) -> bool | None:
+    """Return whether the last reply says that it cannot tell, and states nothing beside it.
+
+    `None` where there is no reply.
+    """
+    return dodges(reading.claims[-1]) if reading.rounds[-1].text.strip() else None
+
+
+def abstention(reading: Reading) -> Literal["justified", "unjustified"] | None:
+    """Return whether the last reply had reason to say that it cannot tell; `None` where it does
+    not say so.
+
+    With a key there is reason where declining or handing off is right, where what is asked is not
+    known and was looked up, or where it is not to be had and a search came back empty; without a
+    key, where a search of the round came back empty.
+    """
+    if not abstains(reading):
+        return None
+    number = len(reading.rounds) - 1
+    mine = [ask for i, _, ask in reading.asks() if i == number]
+    has_reason = any(look_up.is_empty for look_up in reading.rounds[number].look_ups)
+    if mine:
+        has_reason = any(_may_abstain(reading, number, ask, has_reason) for ask in mine)
+    return "justified" if has_reason else "unjustified"
+
+
+def _may_abstain(reading: Reading, number: int, ask: Ask, searched_in_vain: bool) -> bool:
+    if "decline" in ask.acts or "hand_off" in ask.acts:
+        return True
+    if searched_in_vain and any(fact.kind == "absent" for fact in ask.facts):
+        return True
+    unknown = [fact for fact in ask.facts if fact.kind == "unknown"]
+    return any(is_stated(reading, number, fact) for fact in unknown)
 
 
 def faq_utilisation(played: Played) -> float | None:

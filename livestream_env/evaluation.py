@@ -19,7 +19,7 @@ from livestream_env.env import LiveRoomEnv
 from livestream_env.evidence import Reading
 from livestream_env.measures import Interval, bootstrap_interval, pass_power
 from livestream_env.reflection import Recovery, recoveries
-from livestream_env.rewards import Rubric, correctness, make_rubric
+from livestream_env.rewards import Rubric, correctness, make_rubric, score_all
 from livestream_env.rooms import Comment, Room
 from livestream_env.types import Action, Observation, Rewards, Status, Trajectory
 
@@ -348,8 +348,9 @@ def _played(
     trajectory = rollout(env, _ByRoom(env, agent), seed=seed, agent_seed=task)
     room = env.room if trajectory.prompts else None
     group = f"{trajectory.room_id}:{'+'.join(trajectory.comment_ids)}:{seed}"
-    rewards = scorer(trajectory, room) if trajectory.prompts else Rewards()
-    versions = {**trajectory.versions, "rubric": rubric}
+    rewards = score_all(scorer, [trajectory], room)[0] if trajectory.prompts else Rewards()
+    judges = scorer.versions if isinstance(scorer, Rubric) else {}
+    versions = {**trajectory.versions, **judges, "rubric": rubric}
     update = {"group": group, "rewards": rewards, "versions": versions}
     made = Result(
         trajectory.room_id,

@@ -33,7 +33,7 @@ from livestream_env.errors import did_you_mean
 from livestream_env.export import RESULT_SEPARATOR
 from livestream_env.types import Rewards, Score, Status, StopReason, Trajectory
 
-Format = Literal["trajectories", "messages", "tau_bench", "sharegpt", "toolbench"]
+Format = Literal["trajectories", "log", "messages", "tau_bench", "sharegpt", "toolbench"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -47,7 +47,7 @@ class Imported:
 
 
 def load_trajectories(path: str | os.PathLike[str], format: Format | None = None) -> Imported:
-    """Read a file of JSON or JSON Lines, ours (`trajectories`) or others'.
+    """Read a file of JSON or JSON Lines, ours (`trajectories`, or the lines of a `log`) or others'.
 
     Args:
         format: of every record; by default it is found for each.
@@ -61,9 +61,9 @@ def load_trajectories(path: str | os.PathLike[str], format: Format | None = None
         raise ValueError(f"got `{format}`; use {known}.{did_you_mean(str(format), FORMATS)}")
     loaded: list[Trajectory] = []
     refused: list[tuple[str, str]] = []
-    for where, record in _records(Path(path)):
+    for where, record in records_of(Path(path)):
         try:
-            loaded.append(_trajectory(record, format, Path(path).stem))
+            loaded.append(read_record(record, Path(path).stem, format))
         except Refused as error:
             refused.append((where, str(error)))
     return Imported(tuple(loaded), tuple(refused))
@@ -72,7 +72,7 @@ def load_trajectories(path: str | os.PathLike[str], format: Format | None = None
 # --- files -----------------------------------------------------------------------------------
 
 
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
+def records_of(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield where each record is and what it holds: an exception where it is no JSON."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -92,12 +92,17 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     yield from [("$", whole)] if broken else lines
 
 
-def _trajectory(record: Any, format: Format | None, stem: str) -> Trajectory:
+def read_record(record: Any, stem: str, format: Format | None = None) -> Trajectory:
+    """Return the trajectory of one record of a file with that stem.
+
+    Raises:
+        Refused: it holds none.
+    """
     if isinstance(record, Refused):
         raise record
     name = format or _format_of(record)
     made = _READERS[name](record, stem)
-    if name == "trajectories":
+    if name in ("trajectories", "log"):
         return made
     return made.model_copy(update={"room_id": stem, "versions": {"imported_from": name}})
 
@@ -118,6 +123,7 @@ def _format_of(record: Any) -> Format:
 
 _KEYS: dict[str, Format] = {
     "turns": "trajectories",
+    "trajectory": "log",
     "traj": "tau_bench",
     "answer_generation": "toolbench",
     "conversations": "sharegpt",
@@ -149,10 +155,19 @@ def _read_own(record: Any, _: str) -> Trajectory:
     try:
         return Trajectory.model_validate(record)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "$"
-        count = error.error_count()
-        raise Refused(f"no trajectory: {count} faults, first `{place}`: {first['msg']}") from error
+        raise Refused(f"no trajectory: {fault_of(error)}") from error
+
+
+def fault_of(error: ValidationError) -> str:
+    """Say how many faults a value has, and where the first one is."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"])) or "$"
+    return f"{error.error_count()} faults, first `{place}`: {first['msg']}"
+
+
+def _read_log_line(record: Any, stem: str) -> Trajectory:
+    _expect(record, "trajectory")
+    return _read_own(record["trajectory"], stem)
 
 
 def _read_messages(record: Any, stem: str) -> Trajectory:
@@ -241,6 +256,7 @@ def _observations(value: Any, calls: int) -> list[dict[str, Any]]:
 
 _READERS: dict[Format, Callable[[Any, str], Trajectory]] = {
     "trajectories": _read_own,
+    "log": _read_log_line,
     "messages": _read_messages,
     "tau_bench": _read_tau_bench,
     "sharegpt": _read_sharegpt,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from livestream_env.completions import Usage
@@ -20,6 +22,11 @@ class Budget:
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """By model: price of a million tokens in, and out."""
     requests: int = 0
+    """Requests that were answered."""
+    sent: int = 0
+    """Requests, those included that came to nothing."""
+    seconds: float = 0.0
+    """How long they took, from the call of the client to its answer or failure."""
     cached: int = 0
     """Answers that needed no request."""
     prompt_tokens: int = 0
@@ -45,6 +52,16 @@ class Budget:
             raise BudgetExhausted(f"{tokens} of {self.tokens} tokens are spent; raise the budget")
         if self.cost is not None and self.spent >= self.cost:
             raise BudgetExhausted(f"{self.spent:.4g} of {self.cost:.4g} is spent; raise the budget")
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Count a request and how long it takes, whatever comes of it."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.sent += 1
+            self.seconds += time.monotonic() - start
 
     def add(self, model: str, asked: str, answered: str, usage: Usage) -> tuple[int, int]:
         """Count a request, and return its tokens in and out."""

@@ -345,7 +345,8 @@ class ChatJudge:
         self.budget.check()
         mode = await client.ajson_mode()
         asked = response_format(mode, request.name, request.schema)
-        done = await client.acomplete(messages, max_tokens=max_tokens, **self._options, **asked)
+        with self.budget.timing():
+            done = await client.acomplete(messages, max_tokens=max_tokens, **self._options, **asked)
         sent = "".join(message["content"] for message in messages)
         tokens = self.budget.add(self.model, sent, str(done.message), done.usage)
         return done.text, done.finish_reason, tokens

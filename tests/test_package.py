@@ -66,11 +66,13 @@ LAYERS = {
     5: (
         *("export", "conversations", "importers"),
         *("evaluation", "mutants", "exploits", "diagnostics", "stability"),
+        *("run_metrics", "trajectory_log"),
     ),
     6: ("adapters",),
     7: (
         *("cli", "cli_demo", "cli_doctor", "cli_play", "cli_rollout", "cli_rooms", "cli_tally"),
         "cli_export",
+        "cli_inspect",
         "cli_judge",
         "cli_mask",
         "cli_record",
