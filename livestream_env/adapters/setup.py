@@ -1,0 +1,188 @@
+"""What every adapter shares: rows in, environments and agents, trajectories logged, rows out.
+
+An adapter has no policy of its own. It takes the arguments of `Setup` by these names, plays with
+the drivers of the package, and hands on what `Setup.rows` gives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from livestream_env.env import LiveRoomEnv
+from livestream_env.errors import did_you_mean
+from livestream_env.estimators import Members
+from livestream_env.masking import END_TO_END, MASKERS
+from livestream_env.run_metrics import metrics
+from livestream_env.tokens import Masker, Renderer
+from livestream_env.training import TrainingRow, training_rows
+from livestream_env.trajectory_log import TrajectoryLog
+from livestream_env.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One episode as a trainer's data set holds it: JSON values that decide the first observation.
+
+    Members of a group are copies of one row: they differ in what the policy samples alone.
+    """
+
+    room: str
+    """As `gym.make`'s `room`."""
+    seed: int
+    comment: tuple[str, ...] = ()
+    """Ids of the open comments; empty: by seed."""
+
+    @property
+    def task_id(self) -> str:
+        """Text that two rows share where they open the same episode."""
+        return f"{self.room}:{'+'.join(self.comment)}:{self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as a JSON object."""
+        return {"room": self.room, "seed": self.seed, "comment": list(self.comment)}
+
+    @classmethod
+    def of(cls, given: TaskRow | Mapping[str, Any]) -> TaskRow:
+        """Read a row; keys that are not its own are the trainer's.
+
+        Raises:
+            ValueError: `room` or `seed` is missing or of another type.
+        """
+        if isinstance(given, TaskRow):
+            return given
+        room, seed, comment = given.get("room"), given.get("seed"), given.get("comment")
+        if not isinstance(room, str) or not room:
+            raise ValueError(f"a task row needs `room`, a name or a path; got {dict(given)!r:.200}")
+        if seed is None or isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise ValueError(f"a task row needs `seed`, a whole number; got {dict(given)!r:.200}")
+        ids = (comment,) if isinstance(comment, str) else tuple(() if comment is None else comment)
+        return cls(room, seed.__index__(), ids)
+
+
+def task_rows(
+    room: str = "bundled:train", *, count: int | None = None, seed: int = 0, **options: Any
+) -> Iterator[TaskRow]:
+    """Yield the rows of `count` seeds from `seed` on, by default of every comment once.
+
+    Rows of bundled rooms name the room and the comment, others leave the choice to the seed; a data
+    set can be shuffled and filtered. `options` are `gym.make`'s, such as `comment="burst:3"`.
+    """
+    env = LiveRoomEnv(room, rubric=None, **options)
+    for number in range(seed, seed + (env.tasks if count is None else count)):
+        chosen, comments = env.task_of(number)
+        if chosen is not None and room.startswith("bundled:"):
+            yield TaskRow(chosen.room_id, number, comments)
+        else:
+            yield TaskRow(room, number)
+
+
+class Setup:
+    """How episodes are made and what is trained of them.
+
+    Args:
+        room: of rows that name none; `gym.make`'s `room`.
+        agents: what is trained and by which masker: `{"host": END_TO_END}` is one agent,
+            `{"tool_caller": TOOL_CALLS, "replier": REPLY}` are two. Maskers may be named, as in
+            `MASKERS`.
+        masker: short for `agents={"host": masker}`.
+        log_dir: folder of the trajectory log, see `TrajectoryLog`; none is kept by default.
+        log_every: trajectories of every n-th training step are kept.
+        options: the other arguments of `gym.make`: sandbox, sandbox_options, tools, rubric,
+            max_turns, ...
+
+    Raises:
+        ValueError: `agents` and `masker` are both given, or a masker has another name.
+    """
+
+    def __init__(
+        self,
+        room: str | None = None,
+        *,
+        agents: Mapping[str, Masker | str] | None = None,
+        masker: Masker | str | None = None,
+        log_dir: str | None = None,
+        log_every: int = 1,
+        **options: Any,
+    ) -> None:
+        if agents is not None and masker is not None:
+            raise ValueError("`agents` and `masker` are both given; `masker` is for one agent")
+        named = agents if agents is not None else {"host": masker or END_TO_END}
+        self.agents: dict[str, Masker] = {name: _masker(one) for name, one in named.items()}
+        self.room = room
+        self.options = {"on_env_error": "truncate", **options}
+        self.log = None if log_dir is None else TrajectoryLog(log_dir, log_every)
+        self._patterns: dict[str | None, LiveRoomEnv] = {}
+        self._lock = threading.Lock()
+        self.make_env(room)
+
+    @property
+    def has_two_agents(self) -> bool:
+        """Whether episodes are opened for a tool caller and a replier."""
+        return "host" not in self.agents
+
+    def row(self, given: TaskRow | Mapping[str, Any]) -> TaskRow:
+        """Read a row of the trainer; where it names no room, the setup's is meant."""
+        if isinstance(given, Mapping) and "room" not in given and self.room is not None:
+            given = {**given, "room": self.room}
+        return TaskRow.of(given)
+
+    def make_env(self, room: str | None = None) -> LiveRoomEnv:
+        """Return a fresh environment; rooms are read and checked once a process."""
+        name = self.room if room is None else room
+        with self._lock:
+            pattern = self._patterns.get(name)
+            if pattern is None:
+                pattern = self._patterns[name] = LiveRoomEnv(name, **self.options)
+        return pattern.another()
+
+    def opening(self, row: TaskRow) -> dict[str, Any]:
+        """Return the arguments of `reset` and of the drivers that open the row's episode."""
+        return {
+            "seed": row.seed,
+            "options": {"comment": list(row.comment)} if row.comment else None,
+        }
+
+    def rows(
+        self, trajectory: Trajectory, renderers: Renderer | Mapping[str, Renderer]
+    ) -> list[TrainingRow]:
+        """Return the rows of one trajectory, of each trained agent and context.
+
+        Rewards are those that the environment gave; the trainer compares them. What must not be
+        trained is excluded with its reason.
+        """
+        return training_rows(
+            [trajectory], renderers, agents=self.agents, rubric=None, advantages=_not_compared
+        )
+
+    def keep(
+        self,
+        trajectories: Trajectory | Iterable[Trajectory],
+        *,
+        step: int | None = None,
+        policy_version: str | int | None = None,
+    ) -> None:
+        """Append what was played to the log, where there is one."""
+        if self.log is not None:
+            self.log.add(trajectories, step=step, policy_version=policy_version)
+
+    def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Return `livestream_env.metrics` of what was played, for the trainer's own channel."""
+        return metrics(trajectories)
+
+
+def _masker(given: Masker | str) -> Masker:
+    if not isinstance(given, str):
+        return given
+    if given not in MASKERS:
+        raise ValueError(
+            f"no masker `{given}`; known are {', '.join(MASKERS)}.{did_you_mean(given, MASKERS)}"
+        )
+    return MASKERS[given]
+
+
+def _not_compared(members: Members) -> list[float]:
+    """Leave the advantages to the trainer, which has the whole group."""
+    return [0.0] * len(members.groups)

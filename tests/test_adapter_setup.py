@@ -1,0 +1,155 @@
+"""Rows, environments and training rows as every adapter gets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from renderings_for_tests import renderer
+
+import livestream_env as le
+from livestream_env.adapters.setup import Setup, TaskRow, task_rows
+from livestream_env.adapters.text import as_user_messages, with_tools_told
+from livestream_env.masking import REPLY, TOOL_CALLS
+from livestream_env.parsing import to_action
+from livestream_env.rows import TrainingRow
+from livestream_env.types import Message, Trajectory
+
+SNACKS = le.load_room("snacks")
+
+
+def played(setup: Setup, row: TaskRow) -> Trajectory:
+    env = setup.make_env(row.room)
+    assert env.room is None
+    return le.rollout(env, le.ScriptedAgent(SNACKS), **setup.opening(row))
+
+
+def test_rows_survive_json_and_name_what_the_seed_opens() -> None:
+    rows = list(task_rows("bundled:train"))
+    assert len(rows) == len(le.list_tasks("train"))
+    for row, task in zip(rows, le.list_tasks("train"), strict=True):
+        assert (row.room, row.comment) == (task.room_id, (task.comment_id,))
+        assert TaskRow.of(json.loads(json.dumps(row.to_json()))) == row
+    assert len({row.task_id for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("room", ["bundled:train", "snacks", "generated:level=1,language=en"])
+def test_a_row_opens_the_episode_that_its_seed_does(room: str) -> None:
+    setup = Setup(embedder="lexical")
+    env = setup.make_env(room)
+    for row in task_rows(room, count=3, seed=40, embedder="lexical"):
+        told, _ = env.reset(seed=row.seed)
+        opening = setup.opening(row)
+        again, _ = setup.make_env(row.room).reset(**opening)
+        assert again == told
+
+
+def test_rows_with_a_trainers_own_columns_are_read() -> None:
+    given = {"room": "snacks", "seed": 3, "comment": "c2", "prompt": [], "index": 9}
+    assert TaskRow.of(given) == TaskRow("snacks", 3, ("c2",))
+    assert Setup("snacks").row({"seed": 3}) == TaskRow("snacks", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"seed": 1}, "room"),
+        ({"room": "snacks"}, "seed"),
+        ({"room": "snacks", "seed": "1"}, "seed"),
+    ],
+)
+def test_a_row_without_what_it_needs_is_refused(given: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=f"needs `{named}`"):
+        TaskRow.of(given)
+
+
+def test_environments_share_rooms_and_nothing_of_an_episode() -> None:
+    setup = Setup("snacks", embedder="lexical")
+    one, other = setup.make_env(), setup.make_env()
+    one.reset(seed=0)
+    with pytest.raises(le.ResetNeeded):
+        other.step("好的")
+    assert one.rooms is other.rooms
+
+
+@pytest.mark.parametrize(
+    ("agents", "names"),
+    [
+        (None, ["host"]),
+        ({"tool_caller": TOOL_CALLS, "replier": "reply"}, ["tool_caller", "replier"]),
+    ],
+)
+def test_training_rows_of_one_trajectory(
+    agents: dict[str, object] | None, names: list[str]
+) -> None:
+    setup = Setup("snacks", agents=agents, embedder="lexical")  # type: ignore[arg-type]
+    trajectory = played(setup, TaskRow("snacks", 0))
+    rows = setup.rows(trajectory, renderer("qwen2_5"))
+    assert [row.agent for row in rows] == names
+    assert all(row.excluded is None and row.reward == 1.0 for row in rows)
+    assert all(sum(row.loss_mask) for row in rows)
+
+
+def test_a_failed_environment_gives_an_excluded_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup("snacks", embedder="lexical")
+    env = setup.make_env()
+
+    def fail(_: object) -> None:
+        raise le.SandboxUnavailable("down")
+
+    env.reset(seed=0)
+    monkeypatch.setattr(env.sandbox, "call", fail)
+    trajectory = le.rollout(env, le.ScriptedAgent(SNACKS), seed=0)
+    rows: list[TrainingRow] = setup.rows(trajectory, renderer("qwen2_5"))
+    assert [row.excluded.split(":")[0] for row in rows if row.excluded] == ["env_error"]
+    assert rows[0].reward is None
+
+
+def test_what_was_played_is_logged(tmp_path: object) -> None:
+    setup = Setup("snacks", embedder="lexical", log_dir=str(tmp_path))
+    trajectory = played(setup, TaskRow("snacks", 0))
+    setup.keep(trajectory, step=4, policy_version=2)
+    (line,) = le.read_log(str(tmp_path)).lines
+    assert (line.step, line.policy_version, line.trajectory) == (4, "2", trajectory)
+    assert setup.metrics([trajectory])
+
+
+def test_maskers_are_named_or_the_names_are_told() -> None:
+    assert Setup("snacks", masker="reply").agents == {"host": REPLY}
+    with pytest.raises(ValueError, match="Did you mean `reply`"):
+        Setup("snacks", masker="replys")
+    with pytest.raises(ValueError, match="both given"):
+        Setup("snacks", masker="reply", agents={"host": REPLY})
+
+
+def test_a_wrong_room_is_told_at_once() -> None:
+    with pytest.raises(le.RoomNotFound):
+        Setup("snakcs")
+
+
+# --- plain text ------------------------------------------------------------------------------
+
+
+def test_tools_are_told_in_the_system_message_and_can_be_called_as_told() -> None:
+    env = Setup("snacks", embedder="lexical").make_env()
+    told, _ = env.reset(seed=0)
+    first, *others = with_tools_told(told.messages, told.tools, "zh")
+    assert first.content.startswith(told.messages[0].content)
+    assert others == list(told.messages[1:])
+    lines = first.content.split("<tools>\n")[1].split("\n</tools>")[0].splitlines()
+    assert [json.loads(line) for line in lines] == [tool.to_openai() for tool in told.tools]
+    form = first.content.split("</tools>")[1]
+    call = form[form.index("<tool_call>") : form.index("</tool_call>") + len("</tool_call>")]
+    assert [call.name for call in to_action(call).message.tool_calls] == ["工具名"]
+
+
+def test_results_in_a_row_are_one_user_message() -> None:
+    told = [
+        Message("tool", "1", (), "a"),
+        Message("tool", "2", (), "b"),
+        Message("user", "还有吗"),
+        Message("tool", "3", (), "c"),
+    ]
+    one, two, three = (f"<tool_response>\n{n}\n</tool_response>" for n in "123")
+    texts = [f"{one}\n{two}", "还有吗", three]
+    assert as_user_messages(told) == tuple(Message("user", text) for text in texts)
