@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from livestream_env.cli_play import make_room_env
-from livestream_env.cli_rollout import (
-    AGENTS,
-    FACTORY_FORM,
-    agent_named,
-    every_episode,
-    imported,
-)
+from livestream_env.cli_rollout import AGENT_NAMES, agent_named, every_episode, imported
 from livestream_env.terminal import UsageError, print_table, progress, safe_text
 
 if TYPE_CHECKING:
@@ -58,7 +52,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """Add the options of `evaluate`."""
     add = parser.add_argument
     add("--room", required=True, help="room file, folder, glob, bundled or generated rooms")
-    text = f"{', '.join(AGENTS)} or {FACTORY_FORM}; may be repeated, for one table"
+    text = f"{AGENT_NAMES}; may be repeated, for one table"
     add("--agent", required=True, action="append", metavar="NAME", help=text)
     add("--repeat", type=_positive, default=1, help="episodes of each comment, 1 by default")
     add_rubric(parser)
@@ -138,21 +132,18 @@ def _scored(
     pairs: Sequence[tuple[Trajectory, Room | None]], rubric: Rubric, name: str
 ) -> Iterator[Trajectory]:
     """Score each trajectory, those of one group alike."""
-    from livestream_env.rewards import Rubric
+    from livestream_env.rewards import Rubric, score_all
 
     groups: dict[Any, list[int]] = {}
     for i, (trajectory, _) in enumerate(pairs):
         groups.setdefault(trajectory.group if trajectory.group is not None else i, []).append(i)
     rewards: dict[int, Any] = {}
     for members in groups.values():
-        room = pairs[members[0]][1]
-        if isinstance(rubric, Rubric) and len(members) > 1:
-            made = rubric.score_group([pairs[i][0] for i in members], room)
-        else:
-            made = [rubric(pairs[i][0], pairs[i][1]) for i in members]
+        made = score_all(rubric, [pairs[i][0] for i in members], pairs[members[0]][1])
         rewards.update(zip(members, made, strict=True))
+    judges = rubric.versions if isinstance(rubric, Rubric) else {}
     for i, (trajectory, _) in enumerate(pairs):
-        versions = {**trajectory.versions, "rubric": name}
+        versions = {**trajectory.versions, **judges, "rubric": name}
         yield trajectory.model_copy(update={"rewards": rewards[i], "versions": versions})
 
 

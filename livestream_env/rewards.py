@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from livestream_env.background import run_in_background
 from livestream_env.errors import JudgeError, did_you_mean
 from livestream_env.evidence import Reading
 from livestream_env.guard import guard_score
@@ -102,6 +104,24 @@ class Rubric:
         made = [self(trajectory, room) for trajectory in trajectories]
         return weighed_alike(self.with_group_scores(made, trajectories, room))
 
+    async def ascore_group(
+        self, trajectories: Sequence[Trajectory], room: Room | None = None
+    ) -> list[Rewards]:
+        """Score the members of a group as `score_group`, awaiting the hooks that are async."""
+        made = await asyncio.gather(*(self.ascore(one, room) for one in trajectories))
+        return weighed_alike(self.with_group_scores(made, trajectories, room))
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a hook has to be awaited, or is better awaited, as judges are."""
+        return any(_is_async(getattr(hook, "ascore", hook)) for hook in self.hooks)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Models and prompts of the judges among the hooks, for `Trajectory.versions`."""
+        told = [getattr(hook, "versions", {}) for hook in self.hooks]
+        return {key: str(value) for versions in told for key, value in versions.items()}
+
     def with_group_scores(
         self, made: Sequence[Rewards], trajectories: Sequence[Trajectory], room: Room | None = None
     ) -> list[Rewards]:
@@ -171,25 +191,56 @@ class Rubric:
         return made
 
 
+def score_all(
+    rubric: Callable[[Trajectory, Room | None], Rewards],
+    trajectories: Sequence[Trajectory],
+    room: Room | None,
+) -> list[Rewards]:
+    """Score trajectories of one room, several as a group, and wait for hooks that are async."""
+    if not isinstance(rubric, Rubric):
+        return [rubric(trajectory, room) for trajectory in trajectories]
+    if len(trajectories) > 1:
+        if rubric.is_async:
+            return run_in_background(rubric.ascore_group(trajectories, room))
+        return rubric.score_group(trajectories, room)
+    if rubric.is_async:
+        return [run_in_background(rubric.ascore(one, room)) for one in trajectories]
+    return [rubric(one, room) for one in trajectories]
+
+
 SILENT = ("no_truth", "not_applicable")
 """Causes that share a score's weight out among the others; any other makes the total missing."""
 
 
 def weighed_alike(rewards: Sequence[Rewards]) -> list[Rewards]:
-    """Let a score of the episode that one lacks, for no fault of a judge, weigh for none."""
+    """Let a score of the episode that one lacks, for no fault of a judge, weigh for none.
+
+    Its weight is shared out among that agent's other scores.
+    """
     silent = {
         (score.agent, score.name)
         for one in rewards
         for score in one.scores
         if score.turn is None and score.cause in SILENT
     }
-    return [Rewards(tuple(_without(score, silent) for score in one.scores)) for one in rewards]
+    return [_without(one, silent) for one in rewards] if silent else list(rewards)
 
 
-def _without(score: Score, silent: set[tuple[str, str]]) -> Score:
-    """Let a score that some member lacks weigh nothing."""
-    is_silent = score.turn is None and (score.agent, score.name) in silent
-    return replace(score, weight=0.0) if is_silent else score
+def _without(rewards: Rewards, silent: Collection[tuple[str, str]]) -> Rewards:
+    whole, left = defaultdict[str, float](float), defaultdict[str, float](float)
+    for score in rewards.scores:
+        if score.turn is None:
+            whole[score.agent] += score.weight
+            if (score.agent, score.name) not in silent:
+                left[score.agent] += score.weight
+    made = []
+    for score in rewards.scores:
+        if score.turn is None:
+            is_silent = (score.agent, score.name) in silent
+            share = 0.0 if is_silent else whole[score.agent] / (left[score.agent] or 1.0)
+            score = replace(score, weight=score.weight * share)
+        made.append(score)
+    return Rewards(tuple(made))
 
 
 def _gated(reading: Reading, scores: list[Score], gate: Gate | None) -> list[Score]:

@@ -394,3 +394,51 @@ def test_a_rubric_of_ones_own_is_named_by_module(
     assert "Did you mean `multi22`?" in capsys.readouterr().err
     assert run("score --in r.jsonl --out s.jsonl --rubric python:own_rubric:rude") == 2
     assert "has no rubric `rude`" in capsys.readouterr().err
+
+
+JUDGED = """
+import asyncio, json
+from gateway_for_tests import Gateway, completion
+from livestream_env.judges import ChatJudge
+from livestream_env.rewards import Rubric
+
+VERDICT = json.dumps({"claims": [], "reason": "ok", "score": 1})
+judge = ChatJudge(Gateway(completion('{"ok": true}'), completion(VERDICT)).client())
+
+async def patient(trajectory, room):
+    await asyncio.sleep(0)
+    return 0.25
+
+judged = Rubric(
+    [judge, patient, "rule"],
+    weights={"replier": {"correctness": 0.5, "patient": 0.5}, "tool_caller": {"rule": 1.0}},
+)
+"""
+
+
+@pytest.mark.row("R48", "R62")
+def test_judges_and_async_hooks_score_in_evaluate_and_score(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("judged_rubric.py").write_text(JUDGED, encoding="utf-8")
+    played = "--room snacks --agent scripted --repeat 2 --episodes 3 --workers 2 --out e.jsonl"
+    assert run(f"evaluate {played} --rubric python:judged_rubric:judged") == 0
+    assert run("score --in e.jsonl --out s.jsonl --rubric python:judged_rubric:judged") == 0
+    capsys.readouterr()
+    for name in ("e.jsonl", "s.jsonl"):
+        made = le.load_trajectories(name).trajectories
+        assert len(made) == 6
+        for trajectory in made:
+            assert trajectory.rewards is not None
+            assert trajectory.rewards.total("replier") == 0.375  # .5 * .5 + .5 * .25
+            assert trajectory.rewards.total("tool_caller") == 1.0
+            version = trajectory.versions["judge:correctness/zh"]
+            assert version.startswith("judge-1 correctness/zh@1")
+            assert f"[{version}]" in trajectory.rewards.scores[0].reason
+    assert run("reward report --in s.jsonl") == 0
+    lines = Path("s.jsonl").read_text(encoding="utf-8").splitlines()
+    Path("s.jsonl").write_text(
+        "\n".join([lines[0].replace("judge-1", "judge-2"), *lines[1:]]) + "\n", encoding="utf-8"
+    )
+    assert run("reward report --in s.jsonl") == 2
+    assert "rewards of two versions cannot be compared" in capsys.readouterr().err
