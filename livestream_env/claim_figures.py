@@ -75,7 +75,7 @@ _NUMBER = re.compile(
     rf"|[{_HAN_DIGIT}半](?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)))"
     rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
     rf"(?: hundred(?: and)?(?: (?:{_WORD}))?)?|a dozen|a hundred"
-    r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year)(?![a-z])))(?![a-z])))"
+    r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year|dollar|buck)(?![a-z])))(?![a-z])))"
 )
 _WITH_HALVES = ("y", "d", "岁", "斤", "kg")
 _SCALES = {"百": 100, "千": 1000, "万": 10_000, "k": 1000, "w": 10_000}
@@ -141,7 +141,7 @@ _CENTS = re.compile(
 _MONEY_TAIL = re.compile("[来多]?钱|整|人民币")
 _TENTHS = re.compile(  # 一米八
     rf"[{_HAN_DIGIT}](?![{_HAN}点])(?!\s?(?:{PIECE}|天|年|个|号))"
-    r"|[1-9](?![0-9.])(?=[的床宽高长深款以左，,。!]|\Z)"
+    r"|[1-9](?![0-9.])(?=[的床宽高长深款以左和或跟与、到至，,。!]|\Z)"
 )
 _RANGE = re.compile(
     r"\s?(?:元|块钱?|[¥$€£])?\s?(?:--?|~|到|至|或者?|、?还是|to|or|and)\s?(?:us)?[¥$€£]?\s?"
@@ -154,6 +154,7 @@ _FOR_A_TIME = re.compile(
     "(?:in|within|for|about|around|takes?|lasts?|least|after|almost|nearly|under|over|than|half|full)"
     r"(?: like)?\s\Z"
 )
+_A_DOLLAR = re.compile(" (?:dollar|buck)(?![a-z])")
 _AT_MOST = re.compile(r" [a-z]+ (?:tops|max|at most|later|or so)(?![a-z])")
 _DROPPED = re.compile(
     r"(?:dropped|down|went|reduced|cut|slashed|goes|fell|lowered)(?: it| them)? from\s\Z"
@@ -184,7 +185,8 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
     if not values or _AFTER_LETTERS.search(before):
         return
     if match["word"] in ("a", "an") and not (
-        _FOR_A_TIME.search(text[max(0, start - 12) : start]) or _AT_MOST.match(text, stop)
+        _A_DOLLAR.match(text, stop)
+        or _FOR_A_TIME.search(text[max(0, start - 12) : start]) or _AT_MOST.match(text, stop)
     ):
         return
     figure = Figure(start, stop, values[0], is_han=match["han"] is not None)

@@ -21,21 +21,29 @@ _EACH_DAY = re.compile(  # 一天两次, 一年四季
     r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|四季|比一|到晚|一|天"
 )
 _OFF_AFTER = re.compile(
-    r"\s?-?(?:off(?![a-z])|discount|less(?! )| cheaper| lower| less than|的?折扣|优惠)"
+    r"\s?-?(?:off(?![a-z])|discount|less(?! )| cheaper| lower| less than|的?折扣|优惠"
+    r"| (?:comes|is|gets|taken|knocked) off(?![a-z]))"
 )
 _OFF_BEFORE = re.compile(
     r"(?:减|便宜|直降|降价|降了?|省了?|折扣|sav(?:e|es|ing)|discount of|knock)"
     r"\s?(?:了|up to |an extra )?\Z"
+)
+_DIFFERENCE = re.compile(  # 差一百块: no price of either
+    r"(?:相?差|差价|贵|多)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
+    r"|(?<![a-z])(?:under|below|less than|more than|cheaper by)\s(?:us)?[¥$€£]?\Z"
 )
 _ONE_YUAN = re.compile(r"[，,。!/的]|\Z")
 _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
 _DECIMAL = re.compile(r"\.[0-9]{1,2}\Z")
 _FOR = re.compile(r"for\s(?:just |only )?\Z")
+_NAMED_IS = re.compile(rf"[{NAME}{LINK}](?:'s| is| are)(?: just| only| now)?\s\Z")
 _TELLS_PRICE = re.compile(
     "down to|now|normally|usually|originally|regularly|tonight|today|pay"
     "|spend|cost|priced|sell|goes|going|for just|for only|at just|for it|yours|was"
 )
+_MEMORIES = (64, 128, 256, 512)
+"""Sizes of memory, in GB, as variants are called by: 256的没货."""
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
 _STOCK_GOES_ON = re.compile(r"\s?(?:了|多|左右)")
@@ -58,7 +66,7 @@ _ENGLISH_BUYS = re.compile(
     rf"(?: (?!and|but|so)[a-z{NAME}{LINK}'-]+){{0,4}}? (?:for|are|is|at|it's|that's|/)"
     r"(?: just| only| about)? ?|/ ?"
 )
-_ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:the )?(?:pack of |set of )?|/ ?)")
+_ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:(?:the |a )(?:pack|set|box|bag) of )?|/ ?)")
 
 
 def number_text(value: float) -> str:
@@ -256,6 +264,8 @@ class _Reader:
             return False
         if _CENTS_SHOWN.search(self.text[figure.start : figure.stop]):
             return True
+        if figure.value >= 3 and _NAMED_IS.search(before):
+            return True  # the regular one's forty-nine
         if _FOR.search(before):
             figure.pieces = self._bundle_before(figure)
             if figure.pieces:
@@ -268,6 +278,8 @@ class _Reader:
         if figure.is_han and figure.value < 10 and "点" not in shape:
             return False
         is_first = not before.strip() or before[-1] in _NAMED
+        if figure.value in _MEMORIES and after.startswith(("的", "g", "版")):
+            return False
         if is_first and _DECIMAL.search(shape) and re.match("[一-鿿]", after):
             return True  # 9.9试吃装
         if not self.words["price.bare_after"].match(after):
@@ -303,6 +315,8 @@ class _Reader:
 
     def _price(self, figure: Figure) -> None:
         if figure.value > MAX_PRICE or figure.is_ordinal or self._is_together(figure):
+            return
+        if _DIFFERENCE.search(self._before(figure.first, 12)):
             return
         low = figure.end_of
         if low is None or not low.kind.startswith("price"):

@@ -88,6 +88,8 @@ def _words() -> _Words:
 def _stem(word: str) -> str:
     """Return the singular of an English word, near enough: dresses, berries, knives, mats."""
     if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
+        if len(word) > 4 and word.endswith("ie"):  # hoodie as of hoodies
+            return word[:-2] + "y"
         return word[:-1] if word.endswith("fe") else word
     for ending, singular in (("ies", "y"), ("ves", "f")):
         if word.endswith(ending) and len(word) > 4:

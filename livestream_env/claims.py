@@ -104,8 +104,9 @@ _LETTERS = re.compile(
     r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
     r"|size (?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
     r"(?![a-z])"
-    r"|(?<=in a )(?P<bare>small|medium|large|x-large|extra large)"
-    r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for))|(?P<even>均码))"
+    r"|(?:(?<=in a )|(?<=in )|(?<=out of )|(?<=left in ))"
+    r"(?P<bare>small|medium|large|x-large|extra large)"
+    r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for|in|until|right|now|tonight))|(?P<even>均码))"
 )
 
 
