@@ -15,6 +15,7 @@ import os
 import random
 import ssl
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -25,7 +26,7 @@ from typing import Any, Literal, NoReturn
 import httpx
 
 from livestream_env._resources import cache_folder
-from livestream_env.background import run_in_background, wait_in_background
+from livestream_env.background import background_loop, run_in_background, wait_in_background
 from livestream_env.completions import (
     Completion,
     Told,
@@ -338,6 +339,7 @@ class ChatClient:
         pid = os.getpid()
         if pid not in self._processes:  # a fork leaves its parent's connections alone
             self._processes[pid] = _Process(self._made_http())
+            weakref.finalize(self, _abandon, pid, self._processes[pid].http).atexit = False
         return self._processes[pid]
 
     def _made_http(self) -> httpx.AsyncClient:
@@ -362,6 +364,22 @@ class ChatClient:
 
     def _scrubbed(self, text: str) -> str:
         return scrubbed(text, self._headers().values())
+
+
+def _abandon(pid: int, http: httpx.AsyncClient) -> None:
+    """Close the connections of a client that was collected, without waiting for it."""
+    if pid == os.getpid() and not http.is_closed:
+        background_loop().call_soon_threadsafe(_close_soon, http)
+
+
+def _close_soon(http: httpx.AsyncClient) -> None:
+    task = asyncio.ensure_future(http.aclose())
+    task.add_done_callback(_CLOSING.discard)
+    _CLOSING.add(task)
+
+
+_CLOSING: set[Any] = set()
+"""What is being closed: a loop holds its tasks weakly."""
 
 
 def response_format(mode: JsonMode, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:

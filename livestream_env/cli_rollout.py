@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 AGENTS = ("scripted", "workflow", "random", "recorded")
 FACTORY_FORM = "python:module:factory"
+AGENT_NAMES = f"{', '.join(AGENTS)}, chat:URL#MODEL or {FACTORY_FORM}"
 
 
 def run_rollout(args: argparse.Namespace) -> int:
@@ -151,6 +152,9 @@ def agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
 
     if name.startswith("python:"):
         return _agents_of_factory(name, rooms)
+    if name.startswith("chat:"):
+        policy = _chat_agent(name)
+        return lambda room: policy
     if name == "scripted":
         return ScriptedAgent
     if name == "recorded":
@@ -159,7 +163,17 @@ def agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
         shared: Agent = WorkflowAgent() if name == "workflow" else RandomAgent()
         return lambda room: shared
     hint = did_you_mean(name, AGENTS)
-    raise UsageError(f"no agent `{name}`; use {', '.join(AGENTS)} or {FACTORY_FORM}.{hint}")
+    raise UsageError(f"no agent `{name}`; use {AGENT_NAMES}.{hint}")
+
+
+def _chat_agent(name: str) -> Agent:
+    from livestream_env.chat_agent import chat_agent_named
+    from livestream_env.errors import ChatError
+
+    try:
+        return chat_agent_named(name)
+    except (ValueError, ChatError) as error:
+        raise UsageError(str(error)) from error
 
 
 def _agents_of_factory(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:

@@ -68,14 +68,23 @@ class Gateway:
 
 
 @contextmanager
-def served(answer: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[str]:
-    """Serve on a free port of this machine; yields the base URL."""
+def served(
+    answer: Callable[[BaseHTTPRequestHandler, bytes], None],
+    *,
+    on_close: Callable[[], object] = lambda: None,
+) -> Iterator[str]:
+    """Serve on a free port of this machine; yields the base URL. `on_close` is called when a
+    connection ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             answer(self, self.rfile.read(int(self.headers["Content-Length"])))
+
+        def finish(self) -> None:
+            super().finish()
+            on_close()
 
         def log_message(self, *_: object) -> None:
             pass

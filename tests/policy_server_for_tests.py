@@ -43,10 +43,12 @@ class PolicyServer:
 @contextmanager
 def serving(
     answer: Callable[[dict[str, Any]], httpx.Response],
+    *,
+    on_close: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[str, PolicyServer]]:
     """Serve on a free port of this machine; yields the base URL and the server."""
     server = PolicyServer(answer)
-    with served(server) as url:
+    with served(server, on_close=on_close) as url:
         yield url, server
 
 
@@ -73,7 +75,12 @@ def fault_of(request: dict[str, Any]) -> str | None:
 
 def choice(message: dict[str, Any], finish_reason: str = "stop", **more: Any) -> dict[str, Any]:
     """Make a choice; the message has the keys that vLLM writes."""
-    blank = {"role": "assistant", "content": None, "refusal": None, "tool_calls": []}
+    blank: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [],
+    }
     return {
         "index": 0,
         "message": {**blank, **message},

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -29,6 +32,7 @@ from tokenizers_for_tests import template, tokenizer
 import livestream_env as le
 from livestream_env.adapters.chat_api import arun_episode, run_episode
 from livestream_env.chat_agent import chat_agent_named
+from livestream_env.cli import main
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.tokens import Sampled
 from livestream_env.types import Status, StopReason, Trajectory
@@ -623,6 +627,17 @@ def test_a_name_of_no_agent_is_refused(name: str, told: str) -> None:
         chat_agent_named(name)
 
 
+def test_an_agent_that_is_forgotten_closes_its_connections() -> None:
+    left = threading.Event()
+    with serving(native, on_close=left.set) as (url, _):
+        agent = le.ChatAgent(url, "policy")
+        assert le.rollout(room(), agent, seed=3).reply == REPLIED
+        assert not left.is_set()
+        del agent
+        gc.collect()
+        assert left.wait(20)
+
+
 def test_one_episode_over_the_chat_api() -> None:
     with serving(native) as (url, server):
         trajectory = run_episode(url, "policy", room(), seed=3, extra_body={"top_k": 5})
@@ -632,3 +647,16 @@ def test_one_episode_over_the_chat_api() -> None:
     assert server.requests[0]["top_k"] == 5
     for before, after in pairwise(server.requests[:3]):
         assert after["messages"][: len(before["messages"])] == before["messages"]
+
+
+def test_the_command_line_plays_a_policy_behind_the_chat_api(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "episodes.jsonl"
+    asked = ["rollout", "--room", "snacks", "--episodes", "2", "--seed", "3", "--out", str(out)]
+    with serving(native) as (url, _):
+        assert main([*asked, "--agent", f"chat:{url}#policy"]) == 0
+    played = [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n") if line]
+    assert [episode["stop_reason"] for episode in played] == ["replied"] * 2
+    assert main([*asked, "--agent", "chat:nothing"]) == 2
+    assert "write chat:URL#MODEL" in capsys.readouterr().err
