@@ -22,7 +22,7 @@ from livestream_env.cli_mask import MASKER_NAMES, run_mask
 from livestream_env.cli_play import run_play
 from livestream_env.cli_record import add_record
 from livestream_env.cli_rewards import add_reward
-from livestream_env.cli_rollout import AGENTS, FACTORY_FORM, run_rollout
+from livestream_env.cli_rollout import AGENT_NAMES, run_rollout
 from livestream_env.cli_rooms import (
     run_room_check,
     run_room_list,
@@ -131,7 +131,7 @@ def _add_room(parser: argparse.ArgumentParser) -> None:
 
 def _add_rollout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--room", required=True, help="room file, folder, glob or bundled name")
-    parser.add_argument("--agent", required=True, help=f"{', '.join(AGENTS)} or {FACTORY_FORM}")
+    parser.add_argument("--agent", required=True, help=AGENT_NAMES)
     parser.add_argument("--out", required=True, metavar="FILE", help="one trajectory a line")
     parser.add_argument("--episodes", type=_count, help="by default every comment once")
     parser.add_argument("--workers", type=_count, default=1, help="threads, 1 by default")
