@@ -108,9 +108,11 @@ def _labelled(name: str, branch: Trajectory, joined: Trajectory) -> Trajectory:
         "tools": {name: branch.tools[HOST]},
         "turns": tuple([replace(turn, agent=name, reward=None) for turn in branch.turns]),
         "rewards": _shared(name, joined),
+        "partners": tuple([agent for agent in joined.prompts if agent != name]),
     }
     if branch.status is not Status.ENV_ERROR:
-        update |= {"status": joined.status, "stop_reason": StopReason.TOOLS_DONE}
+        stop = StopReason.TOOLS_DONE if joined.status is Status.OK else joined.stop_reason
+        update |= {"status": joined.status, "stop_reason": stop}
     return branch.model_copy(update=update)
 
 

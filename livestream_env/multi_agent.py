@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -14,10 +15,15 @@ P = ParamSpec("P")
 
 
 def _with_arguments_of(
-    _: Callable[P, LiveRoomEnv],
+    made: Callable[P, LiveRoomEnv],
 ) -> Callable[[Callable[..., LiveRoomAEC]], Callable[P, LiveRoomAEC]]:
-    """Type a function's arguments as those of another."""
-    return lambda function: function
+    """Type a function's arguments as those of another, for checkers and for `help`."""
+
+    def typed(function: Callable[..., LiveRoomAEC]) -> Callable[P, LiveRoomAEC]:
+        function.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+        return function
+
+    return typed
 
 
 @_with_arguments_of(LiveRoomEnv)
