@@ -107,6 +107,7 @@ def _own_rubric(name: str) -> Rubric:
 def run_score(args: argparse.Namespace) -> int:
     """Score the trajectories of a file."""
     from livestream_env.diagnostics import reward_report
+    from livestream_env.trajectory_log import json_text
 
     name = args.rubric or "single4"
     rubric = rubric_named(name)
@@ -114,7 +115,7 @@ def run_score(args: argparse.Namespace) -> int:
         pairs = load_with_rooms(args.source, args.room)
         scored = list(_scored(pairs, rubric, name))
     with open(args.out, "w", encoding="utf-8", newline="\n") as out:
-        out.writelines(f"{trajectory.model_dump_json()}\n" for trajectory in scored)
+        out.writelines(f"{json_text(trajectory)}\n" for trajectory in scored)
     report = reward_report(scored)
     rows = [
         (one.name, str(one.count), _shown(one.mean), _causes(one.missing)) for one in report.streams
@@ -202,6 +203,8 @@ def _shown(number: float | None) -> str:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Play and score agents, and print them in one table."""
+    from livestream_env.trajectory_log import json_text
+
     only_recorded = set(args.agent) == {"recorded"}
     name = args.rubric or ("black_box" if only_recorded else "single4")
     rubric = rubric_named(name)
@@ -211,7 +214,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     if args.out:
         with open(args.out, "w", encoding="utf-8", newline="\n") as out:
             for one in evaluations:
-                out.writelines(f"{t.model_dump_json()}\n" for t in one.trajectories)
+                out.writelines(f"{json_text(t)}\n" for t in one.trajectories)
     for one in evaluations:
         for warning in one.warnings:
             print(safe_text(f"warning: {warning}"), file=sys.stderr)

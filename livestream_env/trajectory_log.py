@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,7 +184,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any, str]]:
         yield from ((where, record, path.stem) for where, record in records_of(path))
         return
     for file in sorted(path.glob("*.jsonl")):
-        with open(file, "rb") as opened:
+        with BufferedReader(FileIO(file)) as opened:
             for number, raw in enumerate(opened, 1):
                 if raw.strip():
                     yield f"{file.name}, line {number}", _record(raw), file.stem

@@ -172,3 +172,27 @@ def test_wrong_use_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="2"):
         cli.main(["inspect", str(run), "--stop-reason", "replyed"])
     assert "`replyed` ends no episode; use replied" in capsys.readouterr().err
+
+
+def test_scores_whose_reasons_no_file_can_hold_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torn_reasons.py").write_text(TORN, encoding="utf-8")
+    source, scored_out, played = (tmp_path / name for name in ("in.jsonl", "s.jsonl", "e.jsonl"))
+    source.write_text(f"{episode(0).model_dump_json()}\n", encoding="utf-8")
+    rubric = ("--rubric", "python:torn_reasons:rubric")
+    assert cli.main(["score", "--in", str(source), "--out", str(scored_out), *rubric]) == 0
+    agent = ("--room", "snacks", "--agent", "random", "--episodes", "1")
+    assert cli.main(["evaluate", *agent, "--out", str(played), *rubric]) == 0
+    for path in (scored_out, played):
+        assert cli.main(["inspect", str(path)]) == 0
+    assert capsys.readouterr().out.count("half \ufffd") == 2
+
+
+TORN = """
+from livestream_env.rewards import Rubric
+from livestream_env.types import Score
+
+rubric = Rubric([lambda trajectory, room: Score("torn", 1.0, reason="half \\ud83d")])
+"""

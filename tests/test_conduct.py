@@ -9,7 +9,8 @@ import pytest
 from rooms_for_tests import SMALL, small_room
 
 import livestream_env as le
-from livestream_env.conduct import act_confusion, explicit_query, faq_utilisation
+from livestream_env.conduct import abstention, act_confusion, explicit_query, faq_utilisation
+from livestream_env.evidence import Reading
 from livestream_env.room_files import validate_room
 from livestream_env.rooms import Room
 from livestream_env.types import Trajectory
@@ -116,3 +117,43 @@ def test_a_link_number_names_its_product_and_no_search_says_nothing() -> None:
     env.step(le.Action.call("search_product_by_keyword", keyword="便宜的"))
     assert explicit_query(env.trajectory, room).value == 0.5
     assert explicit_query(played(room, None, "好"), room).cause == "not_applicable"
+
+
+SORRY = "这个我不清楚"
+UNKNOWN = {"kind": "unknown", "record": "product:p2", "field": "stock"}
+ABSENT = {"kind": "absent", "text": ["没有"]}
+
+
+@pytest.mark.parametrize(
+    ("ask", "query", "reply", "found"),
+    [
+        pytest.param(SHIPPING, "什么时候发货", SORRY, "unjustified", id="it-was-there"),
+        pytest.param(SHIPPING, None, SORRY, "unjustified", id="it-was-not-looked-up"),
+        pytest.param(SHIPPING, "航天飞机", SORRY, "unjustified", id="looked-up-badly"),
+        pytest.param(SHIPPING, None, "亲，48小时内发货", None, id="no-abstention"),
+        pytest.param(SHIPPING, None, le.Action.skip(), None, id="no-reply"),
+        pytest.param({"acts": ["decline"]}, None, SORRY, "justified", id="declining-is-right"),
+        pytest.param({"facts": [UNKNOWN]}, None, SORRY, "unjustified", id="unknown-unseen"),
+        pytest.param({"facts": [UNKNOWN]}, "饼干", SORRY, "justified", id="unknown-looked-up"),
+        pytest.param({"facts": [ABSENT]}, "航天飞机", SORRY, "justified", id="absent"),
+        pytest.param({"facts": [ABSENT]}, None, SORRY, "unjustified", id="absent-not-searched"),
+        pytest.param(None, "航天飞机", SORRY, "justified", id="no-key-and-an-empty-search"),
+        pytest.param(None, "什么时候发货", SORRY, "unjustified", id="no-key-and-a-hit"),
+    ],
+)
+def test_an_abstention_needs_a_reason(
+    ask: dict[str, Any] | None, query: str | None, reply: Any, found: str | None
+) -> None:
+    room = keyed({"intent": "物流", **(ask or SHIPPING)})
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=None)
+    env.reset(seed=0)
+    if query is not None:
+        tool = ("search_product_by_keyword", "keyword") if query == "饼干" else FAQS
+        env.step(le.Action.call(tool[0], **{tool[1]: query}))
+    env.step(le.Action.call("get_reply_rule", intent="物流"))
+    env.step(reply)
+    reading = Reading(env.trajectory, None if ask is None else room)
+    assert abstention(reading) == found
+
+
+FAQS = ("search_faq", "query")
