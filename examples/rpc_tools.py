@@ -1,30 +1,33 @@
 """Product search and rule service behind an RPC of one's own; the other tools stay as they are.
 
 Run: python examples/rpc_tools.py
+Serve: livestream-env serve --sandbox examples.rpc_tools:make_sandbox
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import livestream_env as le
+from livestream_env.sandbox import LocalSandbox, Upstream
 
 GOODS = [
     {"link_no": 1, "title": "淡盐烘焙巴旦木 500克罐装", "promoPriceCent": 4990, "stock": 320},
     {"link_no": 2, "title": "奶香烘焙巴旦木 500克罐装", "promoPriceCent": 5290, "stock": None},
 ]
 RULES = {"价格咨询": "报券后价，带上链接号。", "发货物流": "报时效，不承诺到达日期。"}
+SERVICES = {"goods": Upstream("goods", at_once=4, per_s=200), "rules": Upstream("rules")}
+LATE_S = 0.005
 
 
 async def call_rpc(service: str, key: str, seed: int) -> Any:
-    """Stand in for a remote service: some milliseconds late, and now and then not there at all."""
-    await asyncio.sleep(0.005)
-    if random.Random(f"{seed} {service} {key}").random() < 0.15:
-        raise ConnectionError(f"{service} did not answer")
+    """Stand in for a remote service: somewhat late, and now and then not there at all."""
+    async with SERVICES[service].request(), asyncio.timeout(0.5):
+        await asyncio.sleep(LATE_S)
+        if random.Random(f"{seed} {service} {key}").random() < 0.15:
+            raise ConnectionError(f"{service} did not answer")
     if service == "rules":
         return RULES.get(key)
     return [item for item in GOODS if key in f"{item['link_no']}号 {item['title']}"]
@@ -45,34 +48,31 @@ async def get_reply_rule(context: le.ToolContext, intent: str) -> dict[str, str]
     return {"intent": intent, "rule": rule}
 
 
-class Host:
-    """Looks up product, FAQ and rule - the first intent is a mistake - and reads out the price."""
+def make_sandbox(room: le.Room, origin: Any = None) -> LocalSandbox:
+    """Make the sandbox of an episode; `origin`, for a server, says whose it is."""
+    tools = [search_product_by_keyword, get_reply_rule, "search_faq", "search_script", "hand_off"]
+    return LocalSandbox(room, tools=tools, session=origin and origin.session)
 
-    LOOK_UPS = (
-        le.Action.call("search_product_by_keyword", keyword="1号"),
-        le.Action.call("search_faq", query="满多少包邮"),
-        le.Action.call("get_reply_rule", intent="多少钱"),
-        le.Action.call("get_reply_rule", intent="价格咨询"),
-    )
 
-    def act(self, messages: Sequence[le.Message], tools: Sequence[le.ToolSpec]) -> le.Action:
-        """Return the next message, given the whole conversation."""
-        told = [json.loads(message.content) for message in messages if message.role == "tool"]
-        if len(told) < len(self.LOOK_UPS):
-            return self.LOOK_UPS[len(told)]
-        item = told[0]["items"][0]
-        return le.Action.reply(f"{item['link_no']}号券后{item['promoPriceCent'] / 100:g}元")
+ACTIONS = (
+    le.Action.call("search_product_by_keyword", keyword="1号"),
+    le.Action.call("search_faq", query="满多少包邮"),
+    le.Action.call("get_reply_rule", intent="多少钱"),  # the policy's mistake
+    le.Action.call("get_reply_rule", intent="价格咨询"),
+    le.Action.reply("1号券后49.9元"),
+)
 
 
 def main() -> None:
     """Play one comment with six seeds; print the first transcript, and how each episode ended."""
-    tools = [search_product_by_keyword, get_reply_rule, "search_faq", "search_script", "hand_off"]
-    env = le.LiveRoomEnv("snacks", comment="c03", tools=tools, render_mode="ansi")
+    settings: dict[str, Any] = {"render_mode": "ansi", "on_env_error": "truncate"}
+    env = le.LiveRoomEnv("snacks", comment="c03", sandbox=make_sandbox, **settings)
     for seed in range(6):
-        trajectory = le.rollout(env, Host(), seed=seed)
+        env.reset(seed=seed)
+        any(env.step(action)[3] for action in ACTIONS)
         if seed == 0:
-            print(env.render(), *trajectory.turns[0].results[0].data, sep="\n", end="\n\n")
-        print(f"seed {seed}: {trajectory.status}", *(fault.detail for fault in trajectory.faults))
+            print(env.render(), *env.trajectory.turns[0].results[0].data, sep="\n", end="\n\n")
+        print(f"seed {seed}: {env.trajectory.status}", *(e.detail for e in env.trajectory.faults))
 
 
 if __name__ == "__main__":

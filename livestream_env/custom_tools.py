@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar, cast, get_type_hints, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
-from livestream_env.errors import SandboxError, ToolError, did_you_mean
+from livestream_env.errors import SandboxError, SandboxTimeout, ToolError, did_you_mean
 from livestream_env.rooms import Room
 from livestream_env.tools import (
     DEFAULT_TOOLS,
@@ -264,7 +264,7 @@ class CustomTool:
         """Return what the policy is told of its own mistake; all else is infrastructure's.
 
         Raises:
-            SandboxError: `error` is no `ToolError`.
+            SandboxError: `error` is no `ToolError`; `SandboxTimeout` where it is a time-out.
         """
         if isinstance(error, _InvalidArguments):
             content = error_content(world.language, "invalid_arguments", problem=str(error))
@@ -277,7 +277,8 @@ class CustomTool:
             )
         if isinstance(error, SandboxError):
             raise error
-        raise SandboxError(f"tool `{self.name}` failed: {_shown(error, repr)}") from error
+        kind = SandboxTimeout if isinstance(error, TimeoutError) else SandboxError
+        raise kind(f"tool `{self.name}` failed: {_shown(error, repr)}") from error
 
     def _declared_facts(
         self, world: World, arguments: Mapping[str, Any], content: Any
@@ -424,6 +425,8 @@ def _in_shared_loop(made: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
     try:
         returned, interrupt = future.result(None if timeout_s is None else timeout_s + 1)
     except TimeoutError:
+        if future.done():  # its own
+            raise
         with LOCK:
             if _loop_of(os.getpid()) is loop:
                 _loop_of.cache_clear()

@@ -26,7 +26,7 @@ from test_drivers import Listed
 
 import livestream_env as le
 from livestream_env.custom_tools import CustomTool, resolve_tools
-from livestream_env.errors import SandboxError
+from livestream_env.errors import SandboxError, SandboxTimeout
 from livestream_env.room_files import list_rooms, load_room
 from livestream_env.sandbox import LocalSandbox
 from livestream_env.tools import DEFAULT_TOOLS
@@ -929,6 +929,33 @@ def test_an_interrupt_in_a_tool_reaches_the_caller_and_ends_no_other_tool() -> N
         with pytest.raises(KeyboardInterrupt):
             called(sandbox, name)
     assert called(sandbox, "slow_stock", link_no=5).content == '{"left":5}'
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("timeout_s", [None, 20.0])
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (SandboxTimeout("the upstream is slow"), "^the upstream is slow$"),
+        (TimeoutError("read timed out"), r"`(waits|awaits)` failed: TimeoutError\('read"),
+    ],
+)
+def test_a_tools_own_time_out_is_one_and_keeps_its_text(
+    error: Exception, cause: str, timeout_s: float | None, is_async: bool
+) -> None:
+    @le.tool
+    def waits(context: le.ToolContext) -> None:
+        raise error
+
+    @le.tool
+    async def awaits(context: le.ToolContext) -> None:
+        raise error
+
+    sandbox = sandbox_of(waits, awaits, tool_timeout_s=timeout_s)
+    for name in ("waits", "awaits"):
+        call = ToolCall("x", name, FrozenDict({}))
+        with pytest.raises(SandboxTimeout, match=cause):
+            asyncio.run(sandbox.acall(call)) if is_async else sandbox.call(call)
 
 
 def test_an_async_tool_that_blocks_its_loop_is_given_up_and_others_go_on() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from livestream_env.sandbox.remote import AsyncRemoteSandbox as AsyncRemoteSandbox
     from livestream_env.sandbox.remote import RemoteSandbox as RemoteSandbox
     from livestream_env.sandbox.server import create_app as create_app
+    from livestream_env.sandbox.upstream import Upstream as Upstream
 
 __all__ = [
     "AsyncRemoteSandbox",
@@ -32,11 +33,17 @@ __all__ = [
     "RemoteSandbox",
     "ReplaySandbox",
     "Sandbox",
+    "Upstream",
     "create_app",
     "make_sandbox",
 ]
 REPLAY = "replay:"
-_LAZY = {"AsyncRemoteSandbox": "remote", "RemoteSandbox": "remote", "create_app": "server"}
+_LAZY = {
+    "AsyncRemoteSandbox": "remote",
+    "RemoteSandbox": "remote",
+    "Upstream": "upstream",
+    "create_app": "server",
+}
 """Names whose modules need what is loaded on first use alone."""
 _RECORD = re.compile(r"record:(?P<file>.+?)\+(?P<inner>local|https?://.+|replay:.+)")
 
