@@ -71,7 +71,7 @@ def rollouts(
         GroupMismatch: the members did not start from one comment and one first observation.
         ValueError: a number is too small.
     """
-    _at_least_one("max_workers", max_workers)
+    checked_count("max_workers", max_workers)
     schedule = Schedule(seeds, size=size, redundancy=redundancy)
     stage = Stage(make_env, agent, options)
     if max_workers == 1 and timeout_s is None:
@@ -132,7 +132,7 @@ async def arollouts(
     The time limit ends an episode that waits; an agent that does not await blocks them all. Close
     the iterator (`contextlib.aclosing`) where the loop over it may be left early.
     """
-    _at_least_one("concurrency", concurrency)
+    checked_count("concurrency", concurrency)
     schedule = Schedule(seeds, size=size, redundancy=redundancy)
     stage = Stage(make_env, agent, options)
     tell = progress or (lambda _: None)
@@ -189,7 +189,7 @@ async def arollout_group(
     return group
 
 
-def _at_least_one(name: str, given: int) -> None:
+def checked_count(name: str, given: int) -> None:
     if given < 1:
         raise ValueError(f"`{name}` is {given}; it is a whole number from 1")
 
