@@ -4,13 +4,22 @@ DEMO := .venv-demo
 QWEN3 := .cache/qwen3
 QWEN3_SHA256 := aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4
 
-.PHONY: demo test check rows bench tokenizer clean
+# A trainer's tests run in an environment of its own: their pins conflict. trainers/NAME.txt lists
+# what pip installs with its dependencies, trainers/NAME.nodeps.txt what it installs without.
+TRAINERS := $(sort $(basename $(notdir $(filter-out %.nodeps.txt trainers/common.txt,$(wildcard trainers/*.txt)))))
+
+.PHONY: demo test test-trainers $(TRAINERS:%=test-%) check rows bench tokenizer clean
 
 demo: $(DEMO)/.installed
 	@$(DEMO)/bin/livestream-env demo
 
 test: $(DEV)/.installed
 	$(DEV)/bin/python -m pytest -n auto $(PYTEST_ARGS)
+
+test-trainers: $(TRAINERS:%=test-%)
+
+$(TRAINERS:%=test-%): test-%: .venvs/%/.installed
+	.venvs/$*/bin/python -m pytest -c tests/trainers/pytest.ini tests/trainers/test_$*.py $(PYTEST_ARGS)
 
 check: $(DEV)/.installed
 	$(DEV)/bin/ruff check .
@@ -33,7 +42,7 @@ bench: $(DEV)/.installed
 	$(DEV)/bin/python benchmarks/step.py
 
 clean:
-	rm -rf $(DEV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(DEV) $(DEMO) .venvs dist build .pytest_cache .mypy_cache .ruff_cache
 
 $(DEMO)/.installed: pyproject.toml
 	@echo "making $(DEMO) with the core dependencies ..."
@@ -45,3 +54,13 @@ $(DEV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
+
+PIP = .venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check
+.SECONDEXPANSION:
+.venvs/%/.installed: trainers/common.txt trainers/%.txt $$(wildcard trainers/%.nodeps.txt) pyproject.toml
+	@echo "making .venvs/$* ..."
+	@rm -rf .venvs/$*
+	@$(PYTHON) -m venv .venvs/$*
+	@$(PIP) -r trainers/$*.txt -r trainers/common.txt -e .
+	@test ! -f trainers/$*.nodeps.txt || $(PIP) --no-deps -r trainers/$*.nodeps.txt
+	@touch $@
