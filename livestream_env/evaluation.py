@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from livestream_env.conduct import abstains
-from livestream_env.drivers import Agent, Seed, rollout, start_agent
+from livestream_env.drivers import Agent, Seed, rollout
 from livestream_env.env import LiveRoomEnv
 from livestream_env.evidence import Reading
 from livestream_env.measures import Interval, bootstrap_interval, pass_power
@@ -345,7 +345,7 @@ def _played(
     env: LiveRoomEnv, agent: Any, task: tuple[int, int], scorer: Scorer, rubric: str
 ) -> Result:
     seed, repeat = task
-    trajectory = rollout(env, _ByRoom(env, agent), seed=seed, agent_seed=task)
+    trajectory = rollout(env, agent, seed=seed, agent_seed=task)
     room = env.room if trajectory.prompts else None
     group = f"{trajectory.room_id}:{'+'.join(trajectory.comment_ids)}:{seed}"
     rewards = score_all(scorer, [trajectory], room)[0] if trajectory.prompts else Rewards()
@@ -375,23 +375,6 @@ def _of_key(trajectory: Trajectory, room: Room) -> Mapping[str, Any]:
         "abstains": abstains(Reading(trajectory, room)),
         "recovery": recoveries(trajectory, room),
     }
-
-
-class _ByRoom:
-    """The agent of whichever room the environment was reset to."""
-
-    def __init__(self, env: LiveRoomEnv, agent: Any) -> None:
-        self._env = env
-        self._agent = agent
-
-    def start(self, observation: Observation, *, seed: Seed | None) -> Any:
-        agent = self._agent
-        if isinstance(agent, type) or not hasattr(agent, "act"):
-            agent = agent(self._env.room)
-        return start_agent(agent, observation, seed)
-
-    def act(self, messages: Any, tools: Any) -> Action:
-        raise RuntimeError("call `start` first")
 
 
 def _named(rubric: Any) -> str:

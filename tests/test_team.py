@@ -177,6 +177,18 @@ def test_a_group_of_teams_plays_in_threads(workers: int) -> None:
     assert {member.group for member in group} == {"small:c1:0"}
 
 
+def test_a_team_is_evaluated_and_its_members_may_be_made_for_the_room() -> None:
+    class Always(Listed):
+        def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Any:
+            return "好的"
+
+    team = le.AgentTeam(tool_caller=le.ScriptedAgent, replier=Always())
+    evaluation = le.evaluate(small_env, team, seeds=[0, 1], rubric="multi22")
+    played = [result.trajectory for result in evaluation.results]
+    assert [one.reply for one in played] == ["好的", "好的"]
+    assert all(set(agents_of(one)) == {"tool_caller", "replier"} for one in played)
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
