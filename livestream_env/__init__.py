@@ -16,6 +16,7 @@ from livestream_env.version import VERSION as __version__
 if TYPE_CHECKING:
     from livestream_env.agents import RandomAgent as RandomAgent
     from livestream_env.agents import ScriptedAgent as ScriptedAgent
+    from livestream_env.branches import rollout_branches as rollout_branches
     from livestream_env.chat import ChatClient as ChatClient
     from livestream_env.chat_agent import AsyncChatAgent as AsyncChatAgent
     from livestream_env.chat_agent import ChatAgent as ChatAgent
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from livestream_env.drivers import rollout as rollout
     from livestream_env.env import LiveRoomEnv as LiveRoomEnv
     from livestream_env.episode import Episode as Episode
+    from livestream_env.episode import Seat as Seat
     from livestream_env.errors import BudgetExhausted as BudgetExhausted
     from livestream_env.errors import ChatError as ChatError
     from livestream_env.errors import ChatRefused as ChatRefused
@@ -63,8 +65,11 @@ if TYPE_CHECKING:
     from livestream_env.group_drivers import rollouts as rollouts
     from livestream_env.importers import load_trajectories as load_trajectories
     from livestream_env.judges import ChatJudge as ChatJudge
+    from livestream_env.multi_agent import liveroom_aec as liveroom_aec
+    from livestream_env.prefix import prefix_env as prefix_env
     from livestream_env.pricing import Quote as Quote
     from livestream_env.pricing import quote as quote
+    from livestream_env.ray_driver import ray_rollouts as ray_rollouts
     from livestream_env.room_files import list_rooms as list_rooms
     from livestream_env.room_files import list_tasks as list_tasks
     from livestream_env.room_files import load_room as load_room
@@ -75,8 +80,15 @@ if TYPE_CHECKING:
     from livestream_env.sandbox import LocalSandbox as LocalSandbox
     from livestream_env.sandbox import Sandbox as Sandbox
     from livestream_env.synthetic import make_room as make_room
+    from livestream_env.team import AgentTeam as AgentTeam
     from livestream_env.token_agent import TokenAgent as TokenAgent
     from livestream_env.tokens import Sampled as Sampled
+    from livestream_env.training import TrainingRow as TrainingRow
+    from livestream_env.training import checkpoint_name as checkpoint_name
+    from livestream_env.training import split_rows as split_rows
+    from livestream_env.training import stamp_version as stamp_version
+    from livestream_env.training import to_step_rows as to_step_rows
+    from livestream_env.training import training_rows as training_rows
     from livestream_env.trajectory_log import TrajectoryLog as TrajectoryLog
     from livestream_env.trajectory_log import read_log as read_log
     from livestream_env.types import Action as Action
@@ -99,12 +111,13 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "agents": ("RandomAgent", "ScriptedAgent"),
+    "branches": ("rollout_branches",),
     "chat": ("ChatClient",),
     "chat_agent": ("AsyncChatAgent", "ChatAgent", "chat_agent_named"),
     "custom_tools": ("ToolContext", "ToolOutput", "tool"),
     "drivers": ("Agent", "AsyncAgent", "arollout", "rollout"),
     "env": ("LiveRoomEnv",),
-    "episode": ("Episode",),
+    "episode": ("Episode", "Seat"),
     "errors": (
         "BudgetExhausted",
         "ChatError",
@@ -138,15 +151,27 @@ _MODULES = {
     "group_drivers": ("arollout_group", "arollouts", "rollout_group", "rollouts"),
     "importers": ("load_trajectories",),
     "judges": ("ChatJudge",),
+    "multi_agent": ("liveroom_aec",),
+    "prefix": ("prefix_env",),
     "pricing": ("Quote", "quote"),
+    "ray_driver": ("ray_rollouts",),
     "room_files": ("list_rooms", "list_tasks", "load_room", "save_room"),
     "rooms": ("Room", "strip_room"),
     "run_metrics": ("metrics",),
     "sandbox": ("LocalSandbox", "Sandbox"),
     "synthetic": ("make_room",),
+    "team": ("AgentTeam",),
     "token_agent": ("TokenAgent",),
     "tokens": ("Sampled",),
     "trajectory_log": ("TrajectoryLog", "read_log"),
+    "training": (
+        "TrainingRow",
+        "checkpoint_name",
+        "split_rows",
+        "stamp_version",
+        "to_step_rows",
+        "training_rows",
+    ),
     "types": (
         "Action",
         "Fact",
