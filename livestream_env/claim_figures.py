@@ -151,7 +151,7 @@ _DIMENSIONS = re.compile(r"\s?(?:cm|厘米|mm|毫米|米|m|inch(?:es)?|\"|in)?\s
 _AFTER_LETTERS = re.compile(r"[a-z]-\Z")
 _LEFT = re.compile(r"\s(?:[a-z]{1,12}\s)?(?:left|remaining)(?![a-z])")
 _FOR_A_TIME = re.compile(
-    "(?:in|within|for|about|around|takes?|lasts?|least|after|almost|nearly|under|over|than|half|full)"
+    "(?:in|within|for|about|around|takes?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
     r"(?: like)?\s\Z"
 )
 _A_DOLLAR = re.compile(" (?:dollar|buck)(?![a-z])")
@@ -186,7 +186,8 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
         return
     if match["word"] in ("a", "an") and not (
         _A_DOLLAR.match(text, stop)
-        or _FOR_A_TIME.search(text[max(0, start - 12) : start]) or _AT_MOST.match(text, stop)
+        or _FOR_A_TIME.search(text[max(0, start - 12) : start])
+        or _AT_MOST.match(text, stop)
     ):
         return
     figure = Figure(start, stop, values[0], is_han=match["han"] is not None)

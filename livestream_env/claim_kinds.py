@@ -18,7 +18,7 @@ _NEAR = 6
 _TIME_OF_DAY = re.compile("/7|x7")
 _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
-    r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|四季|比一|到晚|一|天"
+    r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|四季|比一|到晚|一|天"
 )
 _OFF_AFTER = re.compile(
     r"\s?-?(?:off(?![a-z])|discount|less(?! )| cheaper| lower| less than|的?折扣|优惠"
@@ -29,7 +29,7 @@ _OFF_BEFORE = re.compile(
     r"\s?(?:了|up to |an extra )?\Z"
 )
 _DIFFERENCE = re.compile(  # 差一百块: no price of either
-    r"(?:相?差|差价|贵|多)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
+    r"(?:相?差(?!不多)|差价|贵)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
     r"|(?<![a-z])(?:under|below|less than|more than|cheaper by)\s(?:us)?[¥$€£]?\Z"
 )
 _ONE_YUAN = re.compile(r"[，,。!/的]|\Z")
@@ -37,7 +37,10 @@ _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
 _DECIMAL = re.compile(r"\.[0-9]{1,2}\Z")
 _FOR = re.compile(r"for\s(?:just |only )?\Z")
-_NAMED_IS = re.compile(rf"[{NAME}{LINK}](?:'s| is| are)(?: just| only| now)?\s\Z")
+_NAMED_IS = re.compile(
+    rf"(?:[{NAME}{LINK}]|(?<![a-z])(?:small|medium|large|x?[sml]))"
+    r"(?:'s| is| are)(?: just| only| now)?\s\Z"
+)
 _TELLS_PRICE = re.compile(
     "down to|now|normally|usually|originally|regularly|tonight|today|pay"
     "|spend|cost|priced|sell|goes|going|for just|for only|at just|for it|yours|was"
@@ -260,11 +263,13 @@ class _Reader:
         return self._is_chinese_bare(figure, before, after)
 
     def _is_english_bare(self, figure: Figure, before: str, after: str) -> bool:
+        if after.startswith(" off") and self.words["price.saved"].search(before):
+            return True  # takes another 4 off
         if after.strip() and not self.words["price.bare_after"].match(after):
             return False
         if _CENTS_SHOWN.search(self.text[figure.start : figure.stop]):
             return True
-        if figure.value >= 3 and _NAMED_IS.search(before):
+        if figure.value >= 3 and _NAMED_IS.search(before) and not after.startswith(" for"):
             return True  # the regular one's forty-nine
         if _FOR.search(before):
             figure.pieces = self._bundle_before(figure)

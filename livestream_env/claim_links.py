@@ -25,7 +25,7 @@ _LINK = re.compile(
     r"|(?<![\w#])#\s?[0-9]{1,3}(?![0-9.])))"
 )
 _LINK_NUMBER = re.compile(f"{_N}|{_WORD}")
-_NO_LINK_BEFORE = re.compile(r"(?:[0-9][到至~-]|不是|不是第|[0-9]月|小|大|中|电话)\Z")
+_NO_LINK_BEFORE = re.compile(r"(?:[0-9][到至~-]|不是|不是第|[0-9]月|小|大|中|电话|等到)\Z")
 _BOASTS = re.compile(
     r"\s?(?:in|brand|selling|seller|best|choice|for|on|pick|rated)(?![a-z])|\s?品牌"
 )
