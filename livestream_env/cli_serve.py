@@ -77,6 +77,8 @@ def run_serve(args: argparse.Namespace) -> int:
         "lease_s": args.lease,
         "uploads": not args.no_uploads,
     }
+    from livestream_env.sandbox.connections import PunctualConnection
+
     app_of(settings)  # faults of the settings are told here, not by every worker
     os.environ[SETTINGS] = json.dumps(settings)
     uvicorn.run(
@@ -85,6 +87,8 @@ def run_serve(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         workers=args.workers,
+        http=PunctualConnection,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

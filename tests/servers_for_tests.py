@@ -19,6 +19,7 @@ import uvicorn
 from livestream_env.background import run_in_background
 from livestream_env.rooms import Room
 from livestream_env.sandbox import RemoteSandbox, create_app
+from livestream_env.sandbox.connections import PunctualConnection
 from livestream_env.types import ToolCall, freeze
 
 BASE = "http://sandbox.test"
@@ -36,9 +37,9 @@ def free_port() -> int:
 def running(app: Any, port: int | None = None) -> Iterator[str]:
     """Serve an application on a port of this machine; yields the URL."""
     port = port or free_port()
-    config = uvicorn.Config(
-        app, port=port, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
-    )
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False}
+    served: dict[str, Any] = {"http": PunctualConnection, "ws": "none", "port": port}
+    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **served, **quiet)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -117,6 +118,7 @@ class Client:
 
     def __init__(self, app: Any, client: tuple[str, int] = ("127.0.0.1", 5000), **headers: str):
         self.app = app
+        app.state.sessions._busy_after_s = 60.0  # a busy machine may take its time to index a room
         transport = httpx.ASGITransport(app, client=client)
         self._http = httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers)
 

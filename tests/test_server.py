@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ import livestream_env as le
 from livestream_env.cli import main
 from livestream_env.errors import RoomMismatch, SandboxError, SessionLost
 from livestream_env.room_files import save_room
-from livestream_env.sandbox import LocalSandbox, RemoteSandbox, create_app
+from livestream_env.sandbox import LocalSandbox, RemoteSandbox, connections, create_app
 from livestream_env.sandbox.testing import key_strings, with_secret
 from livestream_env.sandbox.wire import Origin, room_json
 
@@ -521,6 +523,113 @@ def test_a_slow_body_is_cut_off_and_holds_nobody_up() -> None:
             one.settimeout(5)
             assert one.recv(100).startswith(b"HTTP/1.1 408")
             one.close()
+
+
+def _head(base: str, *headers: str) -> socket.socket:
+    """Connect and send the start of a request."""
+    host, port = base.removeprefix("http://").split(":")
+    one = socket.create_connection((host, int(port)))
+    one.settimeout(20)
+    one.sendall("\r\n".join(("GET /rooms HTTP/1.1", "Host: x", *headers)).encode())
+    return one
+
+
+def test_heads_that_never_end_hold_nobody_up_and_are_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 2.0)
+    with running(create_app([ROOM])) as base:
+        half_open = [_head(base, "X-Slow: ") for _ in range(300)]
+        with RemoteSandbox(base, ROOM, **QUICK) as sandbox:
+            sandbox.reset(seed=1, comments=["c1"])
+            assert sandbox.call(LOOK).error is None
+        later = _head(base, "\r\n")
+        assert later.recv(100).startswith(b"HTTP/1.1 200")
+        later.sendall(b"GET /roo")  # a second request, that never ends
+        silent = socket.create_connection(later.getpeername())
+        silent.settimeout(20)
+        latest = time.monotonic() + 15
+        for one in (*half_open, later, silent):
+            while one.recv(4096):  # an empty one: the server has hung up
+                assert time.monotonic() < latest
+            one.close()
+
+
+def test_a_dripping_head_is_let_go_as_soon_and_a_quick_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 1.0)
+    with running(create_app([ROOM])) as base, httpx.Client(trust_env=False) as client:
+        dripping, latest = _head(base, "X-Slow: "), time.monotonic() + 15
+        with contextlib.suppress(OSError):  # the server has hung up
+            while True:
+                dripping.sendall(b"x")
+                assert client.get(f"{base}/health").status_code == 200
+                assert time.monotonic() < latest
+                time.sleep(0.1)
+        dripping.close()
+
+
+def test_many_headers_are_refused_and_hold_nobody_up() -> None:
+    with running(create_app([ROOM])) as base:
+        one = _head(base)
+        with contextlib.suppress(OSError):  # it may hang up while more is being sent
+            for i in range(20_000):
+                one.sendall(f"X-{i}: {'y' * 80}\r\n".encode())
+        with contextlib.suppress(OSError):
+            assert one.recv(100).startswith(b"HTTP/1.1 4")
+        one.close()
+        answer = httpx.get(f"{base}/rooms", headers=[("x", "y")] * 200, trust_env=False)
+        assert answer.status_code == 200
+
+
+@pytest.mark.row("R39")
+def test_a_room_cannot_be_read_through_anothers_session() -> None:
+    """Whoever asks must name the episode that the session is of, as long as it names one."""
+    secret, mine = small_room(title="暗号甲"), small_room(title="乙")
+    client = Client(create_app([secret, mine]))
+    assert client.post(f"/sessions/{ID}", json={"origin": origin(secret)}).status_code == 200
+    for changes in (
+        {"content_hash": mine.content_hash},
+        {"comments": ["c2"]},
+        {"seed": 2},
+        {"options": {"embedder": "lexical", "language": "en"}},
+    ):
+        for answer in (
+            client.post(f"/sessions/{ID}", json={"origin": origin(secret, **changes)}),
+            client.post(f"/sessions/{ID}/calls/0", json=asked(origin=origin(secret, **changes))),
+        ):
+            assert (answer.status_code, code(answer)) == (409, "session_conflict")
+            assert "暗号" not in answer.text
+    writes = [{"n": 0, "name": "move_product", "arguments": {"link_no": 3, "position": 1}}]
+    other = origin(mine, writes=writes)
+    answer = client.post(f"/sessions/{ID}/calls/1", json=asked(after=1, origin=other))
+    assert (answer.status_code, code(answer)) == (409, "session_conflict")
+    answer = client.post(f"/sessions/{ID}/calls/1", json=asked(origin=origin(secret)))
+    assert answer.status_code == 200, "the session is as it was"
+
+
+def test_a_session_that_is_closed_while_it_is_built_is_not_left_behind() -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def factory(room: le.Room | None, _: Origin) -> LocalSandbox:
+        began.set()
+        go.wait(20)
+        assert room is not None
+        return LocalSandbox(room, embedder="lexical")
+
+    app = create_app([ROOM], factory=factory)
+    with running(app) as base, ThreadPoolExecutor(2) as pool:
+        opening = pool.submit(
+            httpx.post, f"{base}/sessions/{ID}", json={"origin": origin()}, trust_env=False
+        )
+        assert began.wait(20)
+        closing = pool.submit(httpx.delete, f"{base}/sessions/{ID}", trust_env=False)
+        time.sleep(0.3)
+        go.set()
+        assert opening.result().status_code == 200
+        assert closing.result().status_code == 204
+        assert len(app.state.sessions) == 0
 
 
 def test_a_page_in_a_browser_cannot_send_requests(client: Client) -> None:

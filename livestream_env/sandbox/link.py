@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -183,15 +182,17 @@ class Link:
         Of several servers the one that suits `key` best is asked, and the next ones where it
         fails. Failures to connect, 429 and 5xx are tried again; so are lost connections and
         answers that `read` refuses by a `ValueError`, for a server answers a repeat without running
-        anything again.
+        anything again. A server that says that it is still building is at work: its answer does not
+        count as a try.
 
         Raises:
             SandboxTimeout: a server was silent, or there is no time for another try.
             SandboxUnavailable: all tries failed.
         """
         deadline = time.monotonic() + self.total_timeout_s
-        for attempt in count():
-            asked_s = None
+        attempt = 0
+        while True:
+            asked_s, is_building = None, False
             for base in self._ordered(key):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
@@ -203,18 +204,19 @@ class Link:
                         return outcome, read(outcome.body) if outcome.status == 200 else None
                     except ValueError:
                         outcome = Failed("bad_answer", repr(outcome.body[:80]))
+                is_building |= isinstance(outcome, Answered) and outcome.failure.code == "warming"
                 asked_s = self._noted(base, outcome, asked_s)
                 error = self._error(base, outcome, what)
                 if isinstance(outcome, Failed) and outcome.kind not in _PASSING:
                     raise error
                 events.append(TurnEvent("sandbox_retry", str(error)))
-            if attempt >= self.retries:
+            if attempt >= self.retries and not is_building:
                 raise error
             wait_s = self._pause_s(attempt, asked_s)
             if time.monotonic() + wait_s > deadline:
                 raise SandboxTimeout(f"{error}; {self._too_long(what)}")
             yield Wait(wait_s)
-        raise AssertionError("`count` has no end")
+            attempt += not is_building
 
     def once(self, base: str, request: Request, *, within_s: float = 1.0) -> Steps[None]:
         """Send what need not succeed, once."""

@@ -107,7 +107,11 @@ class _Core:
         self._make_origin()
         self.ticket = self._registered(self._root)
         opened, _ = yield from self._asked(
-            self._opening, f"/sessions/{self._root}", _read_opened, "the episode", is_reset=True
+            self._opening,
+            f"/sessions/{self._root}",
+            partial(_read_opened, self._root),
+            "the episode",
+            is_reset=True,
         )
         self._check_view(opened.view)
         self.specs, self._rebuilds = opened.specs, frozenset(opened.rebuilds)
@@ -270,8 +274,16 @@ class _Core:
             yield from _ending(ticket)
 
 
-def _read_opened(body: bytes) -> Opened:
-    return Opened.model_validate_json(body, strict=False)
+def _read_opened(session: str, body: bytes) -> Opened:
+    """Read what a session shows at its start.
+
+    Raises:
+        ValueError: it is nothing such, or another session's.
+    """
+    opened = Opened.model_validate_json(body, strict=False)
+    if opened.session != session:
+        raise ValueError(f"this is the answer of session `{opened.session}`, not of `{session}`")
+    return opened
 
 
 def _read_result(call_id: str, wire: str, body: bytes) -> ToolResult:
@@ -403,10 +415,10 @@ class RemoteSandbox:
             token_env: environment variable that holds the bearer token.
             headers: further headers, none of them secret.
             headers_env: header names -> environment variables that hold secrets.
-            verify: file of certificates.
+            verify: file of certificates (PEM) of the authorities to trust.
             timeout_s: seconds that a server may be silent while it runs a call.
             reset_timeout_s: the same for `reset`, which may have to index a room.
-            total_timeout_s: seconds for all tries, with their waits.
+            total_timeout_s: seconds for all tries, with their waits, however slowly answers come.
             retries: rounds of tries after the first.
             backoff_s: wait before the second retry; it grows threefold from there.
             uploads: whether the room, without its key, is sent to a server that lacks it.
@@ -414,7 +426,7 @@ class RemoteSandbox:
 
         Raises:
             ValueError: the URL is none or holds a secret; tools or embedder are given as objects;
-                a limit is not above 0.
+                a limit is not above 0; `verify` holds no certificates.
             LookupError: a named environment variable is not set.
             FileNotFoundError: there are no certificates.
         """

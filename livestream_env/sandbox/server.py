@@ -99,7 +99,7 @@ def create_app(
     )
     maker = _Maker(store, factory, _named(tools), tuple(embedders))
     sessions = Sessions(maker.make, max_sessions=max_sessions, lease_s=lease_s, threads=threads)
-    maker.in_thread = sessions.in_thread
+    maker.in_thread, maker.in_builder = sessions.in_thread, sessions.in_builder
     traffic = Traffic()
     app = FastAPI(
         title="livestream_env sandbox",
@@ -149,6 +149,7 @@ class _Maker:
     """Makes the sandbox of an origin."""
 
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    in_builder: Callable[[Callable[[], Any]], Awaitable[Any]]
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class _Maker:
             return made
         assert room is not None
         known: Room = room
-        return await self.in_thread(lambda: _local(known, origin, tools))  # type: ignore[no-any-return]
+        return await self.in_builder(lambda: _local(known, origin, tools))  # type: ignore[no-any-return]
 
     async def _room(self, origin: Origin) -> Room | None:
         store, wanted = self._store, origin.content_hash
@@ -310,7 +311,7 @@ class _Routes:
         if not self._store.uploads:
             raise Refused(403, "uploads_off", "this server takes no rooms from clients")
         body = await request.body()
-        done = await self._sessions.in_thread(partial(self._put, content_hash, body))
+        done = await self._sessions.in_builder(partial(self._put, content_hash, body))
         return Response(status_code=201 if done == "created" else 204)
 
     def _put(self, content_hash: str, body: bytes) -> str:

@@ -42,6 +42,9 @@ COPY_LEASE_S = 30.0
 BUSY_AFTER_S = 2.5
 """A session that takes longer to build goes on being built while the client is told to come
 again."""
+BUILDERS = 2
+"""Threads that index rooms: more would not be faster, and what computes for seconds must not take
+the threads that calls run in."""
 KEPT_ANSWERS = 4096
 NOT_RUN = ("invalid_arguments", "unknown_tool")
 
@@ -118,7 +121,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._building: dict[str, asyncio.Task[Session]] = {}
         self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[str, ThreadPoolExecutor] = {}
         self._reaped_s = clock()
         self.counts: Counter[str] = Counter()
         """What happened so far: opened, rebuilt, closed, expired, executed, repeated, ..."""
@@ -144,8 +147,7 @@ class Sessions:
         if known is None and name not in self._building:
             self._check_capacity()
         session = known or await self._built(name, origin, is_copy=False)
-        if _episode(session.origin) != _episode(origin):
-            raise Refused(409, "session_conflict", "this session is another episode")
+        _check_episode(session, origin)
         session.is_copy = False  # a call may have overtaken its opening
         self._renew(session)
         return Answer(200, session.opened)
@@ -161,6 +163,8 @@ class Sessions:
         session, is_rebuilt = self._sessions.get(name), False
         if session is None:
             session, is_rebuilt = await self._rebuilt(name, request), True
+        if request.origin is not None:
+            _check_episode(session, request.origin)
         async with session.lock:
             stored = self._stored(session, n, request)
             if stored is not None:
@@ -172,7 +176,11 @@ class Sessions:
         return Answer(answer.status, answer.body, is_rebuilt)
 
     async def close(self, name: str) -> None:
-        """Forget a session, once what runs in it is done; an unknown one is forgotten already."""
+        """Forget a session, once it is built and what runs in it is done; an unknown one is
+        forgotten already."""
+        building = self._building.get(name)
+        if building is not None:
+            await asyncio.wait([building])
         session = self._sessions.get(name)
         if session is None:
             return
@@ -189,8 +197,8 @@ class Sessions:
         for session in list(self._sessions.values()):
             await self._release(session.sandbox)
         self._sessions.clear()
-        pool, self._pool = self._pool, None
-        if pool is not None:
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
 
     # --- leases ---
@@ -280,7 +288,8 @@ class Sessions:
         _check_view(view, sandbox, origin)
         rebuilds = frozenset(getattr(sandbox, "rebuildable", ()))
         await self._repeat_writes(sandbox, origin, rebuilds)
-        opened = Opened(view=view, specs=tuple(sandbox.specs), rebuilds=tuple(sorted(rebuilds)))
+        specs, names = tuple(sandbox.specs), tuple(sorted(rebuilds))
+        opened = Opened(session=origin.session, view=view, specs=specs, rebuilds=names)
         writes = [write.n for write in origin.writes]
         body = opened.model_dump_json().encode("utf-8")
         lean = origin.model_copy(update={"room": None})
@@ -398,15 +407,22 @@ class Sessions:
         return found
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "livestream_env server")
-        made = await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        made = await self._run_in("server", self._threads, work)
         return await made if inspect.isawaitable(made) else made
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run what may block in one of the server's threads."""
         made: T = await self._in_thread(work)
         return made
+
+    async def in_builder(self, work: Callable[[], T]) -> T:
+        """Run what indexes a room in one of a few threads beside those of calls."""
+        return await self._run_in("builder", BUILDERS, work)
+
+    async def _run_in(self, name: str, threads: int, work: Callable[[], T]) -> T:
+        if name not in self._pools:
+            self._pools[name] = ThreadPoolExecutor(threads, f"livestream_env {name}")
+        return await asyncio.get_running_loop().run_in_executor(self._pools[name], work)
 
     async def _release(self, sandbox: Any) -> None:
         try:
@@ -444,8 +460,16 @@ def _failed(error: LivestreamError) -> Refused:
     return Refused(424, code, str(error)[:4000])
 
 
-def _episode(origin: Origin) -> tuple[Any, ...]:
-    return origin.content_hash, origin.seed, origin.comments, origin.options
+def _check_episode(session: Session, asked: Origin) -> None:
+    """Refuse who asks one session for another's room, comments, seed or options."""
+    known = session.origin
+    if (
+        asked.content_hash != known.content_hash
+        or asked.seed != known.seed
+        or asked.comments != known.comments
+        or asked.options != known.options
+    ):
+        raise Refused(409, "session_conflict", "this session is another episode")
 
 
 def _same_writes(session: Session, origin: Origin | None) -> bool:

@@ -119,6 +119,8 @@ class CallRequest(_Model):
 class Opened(_Model):
     """Answer of `POST /sessions/{id}`."""
 
+    session: HexId
+    """That of the origin: tells the answer from those of other sessions."""
     view: RoomView
     specs: tuple[ToolSpec, ...]
     rebuilds: tuple[str, ...]
