@@ -40,7 +40,7 @@ from livestream_env.types import Message, RoomView, Status, ToolCall, ToolResult
 _CALLS = (
     "{%- for call in message.tool_calls or [] %}"
     "{{- '' if loop.first and not message.content else '\\n' }}"
-    "{{- '<tool_call>\\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"
+    '{{- \'<tool_call>\\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
     "{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}"
     "{%- endfor %}"
 )
@@ -160,9 +160,7 @@ class Case:
         ids = tuple(made(text, add_special_tokens=False)["input_ids"])
         return Sampled(ids, logprobs_of(turn, len(ids)), line.stop)
 
-    def engine(
-        self, agent: str = "host"
-    ) -> Callable[[tuple[int, ...], tuple[int, ...]], Sampled]:
+    def engine(self, agent: str = "host") -> Callable[[tuple[int, ...], tuple[int, ...]], Sampled]:
         """Return the policy as `TokenAgent` takes it."""
         return lambda ids, _: self.samples(ids, agent)
 
@@ -245,6 +243,7 @@ PRICE = TaskRow("snacks", 1, ("c02",))
 FIND = call("search_product_by_keyword", keyword="1号链接")
 RULE = call("get_reply_rule", intent="价格咨询")
 REPLIED = "亲，1号链接价格59.9元，1号链接券后价49.9元，以下单页为准"
+THOUGHT = "<think>\n先查清楚\n</think>\n\n"
 SCHEDULE = call(
     "search_script",
     query="先交个底：今晚就四十分钟，九点准时熄火。压轴的大礼包八点五十二上架，想囤的给它留点肚子。",
@@ -290,7 +289,9 @@ _ALL = (
     Case(
         "rewritten past",
         PRICE,
-        _lines(f"<think>\n先查价\n</think>\n\n{FIND}", f"<think>\n再查\n</think>\n\n{RULE}", REPLIED),
+        _lines(
+            f"<think>\n先查价\n</think>\n\n{FIND}", f"<think>\n再查\n</think>\n\n{RULE}", REPLIED
+        ),
     ),
     Case(
         "two agents",
