@@ -82,7 +82,7 @@ class Seat:
     prompt: str | os.PathLike[str] | Prompt | None = None
     """Its first messages, as `gym.make`'s `prompt`; by default the episode's."""
     tools: Sequence[str] | None = None
-    """Names of the tools that it is shown and may call; by default all."""
+    """Names of the tools that it is shown, in this order, and may call; by default all."""
     is_partner: bool = False
     """Whether its turns are context for the others, never trained."""
 
@@ -194,13 +194,13 @@ class Episode:
 
     def _take_seats(self, seats: Mapping[str, Seat], max_same_tool: int) -> None:
         """Give the agents their own prompts and tools."""
-        names = {spec.name for spec in self.specs}
+        named = {spec.name: spec for spec in self.specs}
         self._partners = tuple([agent for agent, seat in seats.items() if seat.is_partner])
         for agent, seat in seats.items():
             if seat.tools is not None:
-                _check_tools(agent, seat.tools, names)
-                self.tools[agent] = tuple([s for s in self.specs if s.name in seat.tools])
-                self._withheld[agent] = frozenset(names.difference(seat.tools))
+                _check_tools(agent, seat.tools, named.keys())
+                self.tools[agent] = tuple([named[name] for name in dict.fromkeys(seat.tools)])
+                self._withheld[agent] = frozenset(named.keys() - set(seat.tools))
             if seat.tools is not None or seat.prompt is not None:
                 prompt = self._make_prompt
                 if seat.prompt is not None:

@@ -6,7 +6,7 @@ are a partner's, so that no training row is made of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from livestream_env.episode import RULE_TOOL, TWO_AGENTS, Episode, Seat
 from livestream_env.errors import RoomMismatch, RoomNotFound
 from livestream_env.room_files import find_rooms
 from livestream_env.rooms import Comment, Room
-from livestream_env.types import Message, RoomView, ToolResult, ToolSpec, Trajectory, Turn
+from livestream_env.types import Message, RoomView, ToolResult, Trajectory, Turn
 
 TOOL_CALLER, REPLIER = TWO_AGENTS
 _TOLD = TypeAdapter(list[tuple[Message, tuple[Message, ...], tuple[ToolResult, ...]]])
@@ -111,23 +111,18 @@ class PrefixEnv(LiveRoomEnv):
             replace(view, data=chain.evidence, embedder=embedder),
             comments=comments,
             seed=seed,
-            specs=chain.tools[TOOL_CALLER],
-            agents={
-                TOOL_CALLER: Seat(_prompt(chain, TOOL_CALLER), is_partner=True),
-                REPLIER: Seat(_prompt(chain, REPLIER), _names(chain.tools[REPLIER])),
-            },
+            specs=list({s.name: s for specs in chain.tools.values() for s in specs}.values()),
+            agents={agent: _seat(chain, agent) for agent in TWO_AGENTS},
             group=chain.group,
         )
         episode.take_over(chain.turns)
         return episode
 
 
-def _prompt(chain: Trajectory, agent: str) -> Callable[..., Sequence[Message]]:
-    return lambda *_, **__: chain.prompts[agent]
-
-
-def _names(specs: Sequence[ToolSpec]) -> list[str]:
-    return [spec.name for spec in specs]
+def _seat(chain: Trajectory, agent: str) -> Seat:
+    """Return a seat with the recorded prompt and tools."""
+    tools = [spec.name for spec in chain.tools[agent]]
+    return Seat(lambda *_, **__: chain.prompts[agent], tools, is_partner=agent == TOOL_CALLER)
 
 
 def _chain(trajectory: Trajectory) -> Trajectory:

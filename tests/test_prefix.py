@@ -17,6 +17,7 @@ from test_team import (
     Listed,
     agents_of,
     engine_of,
+    host_prompt,
     llama,
     llama_agent,
     renderer_for,
@@ -157,6 +158,25 @@ def test_the_reward_of_a_recorded_chain_is_that_of_the_whole_episode() -> None:
     again = le.rollout(le.prefix_env(whole, rubric="multi22"), Listed(whole.reply), seed=0)
     assert (again.rewards, again.reward) == (whole.rewards, whole.reward)
     assert again.reward is not None
+
+
+def test_seats_of_a_recorded_team_keep_their_prompts_and_tools() -> None:
+    team = le.AgentTeam(
+        tool_caller=Listed(LOOK_UP, FIND_RULE),
+        replier=Listed("好的"),
+        prompts={"replier": host_prompt("回复")},
+        tools={
+            "tool_caller": ["search_faq", "get_reply_rule"],
+            "replier": ["get_reply_rule", "search_script", "search_faq"],
+        },
+    )
+    recorded = le.rollout(small_env(), team, seed=0)
+    agent = Listed("好的")
+    again = le.rollout(le.prefix_env(recorded, small_room()), agent, seed=0)
+    assert (again.prompts, again.tools) == (recorded.prompts, recorded.tools)
+    assert [tools for _, tools in agent.told] == [recorded.tools["replier"]]
+    assert again.messages == recorded.messages
+    assert tuple(agent.told[0][0]) == (*recorded.prompts["replier"], *recorded.messages[2:-1])
 
 
 def test_a_reply_that_asks_is_final() -> None:
