@@ -881,29 +881,48 @@ def test_ctrl_c_leaves_a_game_with_130(here: Path, monkeypatch: pytest.MonkeyPat
 # --- examples --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        pytest.param("quickstart", "ended: True because replied", id="quickstart"),
-        pytest.param("own_agent", "group `snacks:c10:0`: 2 different replies", id="own_agent"),
-        pytest.param("own_room", "148", id="own_room"),
-        pytest.param(
-            "fork_branches",
-            "promises: 好的，马上给您讲七号 [replied], first in the list: p1",
-            id="fork",
-        ),
-        pytest.param("log_to_recording", "券后19.9元\n[replied]", id="log_to_recording"),
-        pytest.param("chat_agent", "亲，下单后48小时内发货哦\nreplied, ok", id="chat_agent"),
-        pytest.param(
-            "loss_masks",
-            "24 tokens, trained: the masker picks this reply",
-            id="loss_masks",
-            marks=pytest.mark.skipif(
-                find_spec("transformers") is None, reason="needs the `tokens` extra"
-            ),
-        ),
-    ],
+NEEDS_TOKENS = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="needs the `tokens` extra"
 )
+EXAMPLES = [
+    pytest.param("quickstart", "ended: True because replied", id="quickstart"),
+    pytest.param("own_agent", "group `snacks:c10:0`: 2 different replies", id="own_agent"),
+    pytest.param("own_room", "148", id="own_room"),
+    pytest.param(
+        "fork_branches",
+        "promises: 好的，马上给您讲七号 [replied], first in the list: p1",
+        id="fork_branches",
+    ),
+    pytest.param("log_to_recording", "券后19.9元\n[replied]", id="log_to_recording"),
+    pytest.param("chat_agent", "亲，下单后48小时内发货哦\nreplied, ok", id="chat_agent"),
+    pytest.param(
+        "loss_masks",
+        "24 tokens, trained: the masker picks this reply",
+        id="loss_masks",
+        marks=NEEDS_TOKENS,
+    ),
+    pytest.param(
+        "shared_weights",
+        "#2  tool_caller +0.63, tool_caller +0.63, replier +0.87",
+        id="shared_weights",
+        marks=[NEEDS_TOKENS, pytest.mark.row("R54")],
+    ),
+    pytest.param(
+        "alternating_runs",
+        "replier beside tool_caller@1: +0.87, +0.87, -0.87, -0.87",
+        id="alternating_runs",
+        marks=NEEDS_TOKENS,
+    ),
+    pytest.param(
+        "two_clusters",
+        "left out: stale: 1 versions behind, 0 are allowed",
+        id="two_clusters",
+        marks=[NEEDS_TOKENS, pytest.mark.row("R36", "R55")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), EXAMPLES)
 def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
     file = ROOT / "examples" / f"{name}.py"
     source = file.read_text(encoding="utf-8")
@@ -923,8 +942,7 @@ def test_an_example_runs_anywhere(name: str, said: str, here: Path) -> None:
 
 def test_every_example_is_run() -> None:
     names = {file.stem for file in (ROOT / "examples").glob("*.py")}
-    first = {"quickstart", "own_agent", "own_room", "fork_branches", "rpc_tools"}
-    assert names == first | {"loss_masks", "log_to_recording"}
+    assert names == {str(example.id) for example in EXAMPLES} | {"rpc_tools"}
 
 
 def test_a_room_is_made_and_can_be_checked_and_played(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
@@ -755,6 +756,55 @@ def test_a_partner_has_no_row_and_its_tokens_are_context() -> None:
     assert advantages(rows, "tool_caller") == near([0.7071058, -0.7071058])
 
 
+def test_one_row_of_a_team_leaves_its_partner_out() -> None:
+    team = played(*B8, rewards=judged(), partners=("replier",))
+    (row,) = rows_of([team], agents=ONE)
+    assert row.loss_mask == tuple(map(int, "00011100111000000"))
+
+
+class Apart(Renderer):
+    """A context for each turn, as of a template that rewrites whatever came before."""
+
+    def render(
+        self, trajectory: Trajectory, agents: Container[str] | None = None
+    ) -> list[TokenSequence]:
+        (whole,) = super().render(trajectory, agents)
+        ends = [span for span in whole.spans if span.source.is_sampled]
+        return [_up_to(whole, span) for span in ends]
+
+
+def _up_to(whole: TokenSequence, last: Span) -> TokenSequence:
+    spans = [
+        span if span is last or not span.source.is_sampled else replace(span, source=Source.PROMPT)
+        for span in whole.spans
+        if span.stop <= last.stop
+    ]
+    logprobs = None if whole.logprobs is None else whole.logprobs[: last.stop]
+    return TokenSequence(whole.token_ids[: last.stop], logprobs, tuple(spans))
+
+
+def test_a_stale_context_is_left_out_and_the_others_of_its_turns_are_not() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def counting(members: Members) -> list[float]:
+        seen.append(members.lengths)
+        return [1.0] * len(members.lengths)
+
+    rows = training_rows(
+        [sampled_by("3", "9", "9")],
+        Apart(),
+        agents={"tool_caller": TOOL_CALLS},
+        rubric=None,
+        advantages=counting,
+        current_version=9,
+        max_staleness=1,
+    )
+    assert [row.advantage for row in rows] == [None, 1.0]
+    assert str(rows[0].excluded).startswith("stale: 6")
+    assert [row.policy_version for row in rows] == ["3", "9"]
+    assert seen == [(3,)]
+
+
 def test_logprobs_are_not_missing_because_another_agents_are() -> None:
     silent = replace(replied(), action=replace(replied().action, logprobs=None))
     tool, reply = rows_of([played(called(), silent, called(), rewards=judged())])
@@ -834,6 +884,22 @@ class _Texts(Renderer):
             for i, turn in enumerate(trajectory.turns)
         )
         return super().render(trajectory.model_copy(update={"turns": turns}), agents)
+
+
+def test_hooks_that_are_async_are_awaited_together() -> None:
+    started: list[str] = []
+    everybody = asyncio.Event()
+
+    async def judge(trajectory: Trajectory, room: Any) -> Score:
+        started.append(trajectory.turns[0].policy_version or "")
+        if len(started) == 2:
+            everybody.set()
+        await everybody.wait()
+        return Score("judge", float(len(started)), 1.0, "tool_caller")
+
+    batch = [sampled_by("1", "1", "1"), sampled_by("2", "2", "2")]
+    rows = rows_of(batch, rubric=Rubric([judge], timeout_s=20), agents={"tool_caller": TOOL_CALLS})
+    assert [row.reward for row in rows] == [2, 2]
 
 
 def test_group_hooks_see_the_members_that_count() -> None:

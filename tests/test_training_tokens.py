@@ -20,6 +20,7 @@ from renderings_for_tests import (
     reply_of,
     result_of,
     spelled,
+    without_ids,
 )
 from renderings_for_tests import Episode as Talk
 from tokenizers_for_tests import TEMPLATES, tokenizer
@@ -155,6 +156,16 @@ def test_a_partner_that_is_known_by_its_text_costs_the_tool_caller_nothing() -> 
     assert all(row.full().exact and row.logprobs is not None for row in rows)
 
 
+def test_a_partners_ids_may_be_of_any_tokenizer() -> None:
+    trajectory = played_by({"tool_caller": PLAIN, "replier": LLAMA}, TWO_ROUNDS)
+    played = trajectory.model_copy(update={"partners": ("replier",)})
+    *_, last = training_rows([played], renderer(PLAIN), rubric=None)
+    history = [SYSTEM, COMMENT]
+    for step in TWO_ROUNDS[:2]:
+        history += [step.message, *step.then]
+    assert last.rows_per_turn()[-1].prompt_ids == own_ids(PLAIN, history)
+
+
 @pytest.mark.row("R54")
 def test_a_template_that_rewrites_the_past_gives_rows_that_share_their_advantage() -> None:
     steps = (
@@ -173,3 +184,17 @@ def test_a_template_that_rewrites_the_past_gives_rows_that_share_their_advantage
             assert own[0].excluded is None
             assert sum(map(trained, own), ()) == sampled(trajectory, agent)
             assert [sum(t.reward or 0 for t in row.turns) for row in own] == [0, own[0].reward]
+
+
+def test_what_the_template_cannot_show_is_a_reason_and_no_exception() -> None:
+    steps = (ONE_ROUND[0], Step(reply_of(thinking="想"), agent="replier"))
+    shown = scored(Talk(PLAIN, ONE_ROUND).trajectory(), 1, 0)
+    hidden = scored(without_ids(Talk(PLAIN, steps).trajectory()), 0, 1)
+    rows = training_rows([shown, hidden], renderer(PLAIN), rubric=None)
+    assert [str(row.excluded).partition(":")[0] for row in rows] == [
+        "lone",
+        "lone",
+        "prefix_mismatch",
+        "prefix_mismatch",
+    ]
+    assert "strip thinking" in str(rows[2].excluded)
