@@ -197,15 +197,25 @@ def score_all(
     room: Room | None,
 ) -> list[Rewards]:
     """Score trajectories of one room, several as a group, and wait for hooks that are async."""
-    if not isinstance(rubric, Rubric):
-        return [rubric(trajectory, room) for trajectory in trajectories]
-    if len(trajectories) > 1:
+    if isinstance(rubric, Rubric) and len(trajectories) > 1:
         if rubric.is_async:
             return run_in_background(rubric.ascore_group(trajectories, room))
         return rubric.score_group(trajectories, room)
-    if rubric.is_async:
-        return [run_in_background(rubric.ascore(one, room)) for one in trajectories]
-    return [rubric(one, room) for one in trajectories]
+    return score_each(rubric, [(trajectory, room) for trajectory in trajectories])
+
+
+def score_each(
+    rubric: Callable[[Trajectory, Room | None], Rewards],
+    pairs: Sequence[tuple[Trajectory, Room | None]],
+) -> list[Rewards]:
+    """Score each trajectory by itself; hooks that are async are awaited together."""
+    if not (isinstance(rubric, Rubric) and rubric.is_async):
+        return [rubric(trajectory, room) for trajectory, room in pairs]
+
+    async def scored(rubric: Rubric) -> list[Rewards]:
+        return await asyncio.gather(*(rubric.ascore(one, room) for one, room in pairs))
+
+    return run_in_background(scored(rubric))
 
 
 SILENT = ("no_truth", "not_applicable")

@@ -19,7 +19,7 @@ from livestream_env.masking import REPLY, TOOL_CALLS
 from livestream_env.policy_versions import checkpoint_name as checkpoint_name
 from livestream_env.policy_versions import stamp_version as stamp_version
 from livestream_env.policy_versions import versions_behind
-from livestream_env.rewards import SILENT, Rubric, make_rubric, weighed_alike
+from livestream_env.rewards import SILENT, Rubric, make_rubric, score_each, weighed_alike
 from livestream_env.room_index import RoomIndex
 from livestream_env.rooms import Room
 from livestream_env.rows import TrainedTurn
@@ -62,7 +62,7 @@ def training_rows(
             two agents, which its turns are told apart for by the masker; `host` on a trajectory of
             two agents trains both on the mean of their totals. Partners have no rows.
         rubric: a preset's name or `(trajectory, room) -> Rewards`; `None` takes the rewards that
-            the trajectories have. Async judges score first: `await rubric.ascore(...)`.
+            the trajectories have.
         rooms: where the rooms of the trajectories are found, with their keys; by default among the
             bundled and the generated ones.
         advantages: a preset of `advantages.PRESETS`, `gdpo`, `gigpo`, or a function of `Members`.
@@ -303,7 +303,8 @@ def _rewards(
     scorer: Scorer = make_rubric(rubric) if isinstance(rubric, str) else rubric
     index = RoomIndex(rooms)
     found = {m.index: index.find(m.trajectory.room_id, m.trajectory.content_hash) for m in played}
-    made = {m.index: scorer(m.trajectory, found[m.index][0]) for m in played}
+    scored = score_each(scorer, [(m.trajectory, found[m.index][0]) for m in played])
+    made = dict(zip(found, scored, strict=True))
     if isinstance(scorer, Rubric) and scorer.group_hooks:
         for group in _by(played, lambda member: member.group).values():
             before = [made[m.index] for m in group]

@@ -494,7 +494,8 @@ def test_in_a_group_only_hooks_that_spoke_for_all_members_weigh() -> None:
     room = keyed(PRICE)
     member = played(room, (SEARCH, RULE), HONEST)
     group = Rubric([moody, "correctness"]).score_group([member] * 3, room)
-    assert [rewards.total("replier") for rewards in group] == [1.0, 1.0, 1.0]
+    # the two weights of 1 are both correctness', as where no member had the other
+    assert [rewards.total("replier") for rewards in group] == [2.0, 2.0, 2.0]
 
 
 def test_a_group_hook_scores_each_member() -> None:
