@@ -134,7 +134,13 @@ def _add_rollout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", required=True, help=AGENT_NAMES)
     parser.add_argument("--out", required=True, metavar="FILE", help="one trajectory a line")
     parser.add_argument("--episodes", type=_count, help="by default every comment once")
-    parser.add_argument("--workers", type=_count, default=1, help="threads, 1 by default")
+    text = "threads (default), one event loop, or a Ray cluster"
+    parser.add_argument(
+        "--driver", choices=("threads", "async", "ray"), default="threads", help=text
+    )
+    parser.add_argument("--workers", type=_count, default=1, help="episodes at once, 1 by default")
+    text = "give an episode up that takes longer"
+    parser.add_argument("--episode-timeout", type=_seconds, metavar="SECONDS", help=text)
     parser.add_argument("--seed", type=_whole, default=0, help="seed of the first episode")
     parser.add_argument("--comment", help="comment id or `burst:N`; by default by seed")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -172,6 +178,16 @@ def _count(text: str) -> int:
     if _whole(text) < 1:
         raise argparse.ArgumentTypeError(f"`{text}` is no whole number from 1")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no number of seconds above 0")
+    return seconds
 
 
 if __name__ == "__main__":

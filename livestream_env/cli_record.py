@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from livestream_env.terminal import UsageError, print_table, progress, safe_text
 
 if TYPE_CHECKING:
+    from livestream_env.drivers import Agent
     from livestream_env.rooms import Room
     from livestream_env.sandbox import Sandbox
     from livestream_env.sandbox.drift import Drift
@@ -42,7 +43,7 @@ def add_record(parser: argparse.ArgumentParser) -> None:
 
 def run_record(args: argparse.Namespace) -> int:
     """Play episodes and write down every new answer."""
-    from livestream_env.cli_rollout import AgentByRoom, agent_named, every_episode
+    from livestream_env.cli_rollout import agent_named, every_episode
     from livestream_env.drivers import rollout
     from livestream_env.env import LiveRoomEnv
     from livestream_env.sandbox.recording_file import recording_file
@@ -53,7 +54,7 @@ def run_record(args: argparse.Namespace) -> int:
     before = _counts(recording_file(args.out))
     make = _recorder(args.sandbox, args.out)
     env = LiveRoomEnv(args.room, comment=args.comment, sandbox=make, rubric=None)
-    agent = AgentByRoom(env, agent_named(args.agent, env.rooms))
+    agent = cast("Agent", agent_named(args.agent, env.rooms))
     episodes = args.episodes or every_episode(env, args.comment)
     failed = 0
     with progress(lambda: "recording"):

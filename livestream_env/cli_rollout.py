@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
-import queue
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from importlib import import_module
 from inspect import Parameter, signature
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TextIO
 
 from livestream_env.cli_play import make_room_env
 from livestream_env.cli_tally import Tally
 from livestream_env.terminal import INTERRUPTED, UsageError, print_table, progress, safe_text
 
 if TYPE_CHECKING:
-    from livestream_env.drivers import Agent
+    from livestream_env.drivers import Agent, AgentOf, AsyncAgent
     from livestream_env.env import LiveRoomEnv
     from livestream_env.rooms import Room
-    from livestream_env.types import Observation, Trajectory
+    from livestream_env.types import Trajectory
 
 AGENTS = ("scripted", "workflow", "random", "recorded")
 FACTORY_FORM = "python:module:factory"
@@ -35,24 +33,23 @@ AGENT_NAMES = f"{', '.join(AGENTS)}, chat:URL#MODEL or {FACTORY_FORM}"
 
 def run_rollout(args: argparse.Namespace) -> int:
     """Play episodes and write their trajectories."""
-    first = make_room_env(args.room, args.comment)
-    agent = agent_named(args.agent, first.rooms)
-    seeds = range(args.seed, args.seed + (args.episodes or every_episode(first, args.comment)))
-    more = range(1, min(args.workers, len(seeds)))
-    envs = [first, *(make_room_env(args.room, args.comment) for _ in more)]
+    env = make_room_env(args.room, args.comment)
+    agent = agent_named(args.agent, env.rooms, is_async=args.driver == "async")
+    seeds = range(args.seed, args.seed + (args.episodes or every_episode(env, args.comment)))
     tally, start, interrupted = Tally(), time.monotonic(), False
     with open(args.out, "w", encoding="utf-8", newline="\n") as out:
-
-        def write(trajectory: Trajectory) -> None:
-            out.write(trajectory.model_dump_json() + "\n")
-            out.flush()
-            tally.add(trajectory)
-
+        written = _InOrder(out, seeds, tally)
         try:
             with progress(lambda: f"{tally.episodes} of {len(seeds)} episodes"):
-                _play_seeds(envs, agent, seeds, write)
+                _play(args, env, agent, seeds, written.take)
         except KeyboardInterrupt:
             interrupted = True
+        except OSError as error:  # the agent's: `main` takes others for a file it cannot open
+            if error is written.error:
+                raise
+            raise RuntimeError("the agent failed") from error
+        finally:
+            written.take_rest()
     tally.seconds = time.monotonic() - start
     _print_summary(args, tally, interrupted)
     failed = tally.env_errors == tally.episodes
@@ -64,83 +61,77 @@ def every_episode(env: LiveRoomEnv, comment: str | None) -> int:
     return env.tasks if comment is None or ":" in comment else len(env.rooms)
 
 
-def _play_seeds(
-    envs: Sequence[LiveRoomEnv],
-    agent: Callable[[Room], Agent],
-    seeds: Sequence[int],
-    write: Callable[[Trajectory], None],
+class _InOrder:
+    """Writes trajectories in the order of their seeds, whichever ends first."""
+
+    def __init__(self, out: TextIO, seeds: range, tally: Tally) -> None:
+        self._out, self._tally, self._next = out, tally, seeds.start
+        self._waiting: dict[int, Trajectory] = {}
+        self.error: OSError | None = None
+        """Why the file could not be written."""
+
+    def take(self, trajectory: Trajectory) -> None:
+        """Write what is next in the order; keep the rest until it is."""
+        assert trajectory.seed is not None
+        self._waiting[trajectory.seed] = trajectory
+        while self._next in self._waiting:
+            self._write(self._waiting.pop(self._next))
+            self._next += 1
+
+    def take_rest(self) -> None:
+        """Write what waits for an episode that did not end."""
+        for seed in sorted(self._waiting):
+            self._write(self._waiting.pop(seed))
+
+    def _write(self, trajectory: Trajectory) -> None:
+        from livestream_env.trajectory_log import json_text
+
+        try:
+            self._out.write(json_text(trajectory) + "\n")
+            self._out.flush()
+        except OSError as error:
+            self.error = error
+            raise
+        self._tally.add(trajectory)
+
+
+def _play(
+    args: argparse.Namespace,
+    env: LiveRoomEnv,
+    agent: Agent | AsyncAgent | AgentOf,
+    seeds: range,
+    tell: Callable[[Trajectory], None],
 ) -> None:
-    """Play the seeds, a thread an environment, and write the trajectories in the seeds' order.
+    """Play the seeds with the driver that was named; `tell` is given each episode as it ends."""
+    workers = min(args.workers, len(seeds))
+    limits: dict[str, Any] = {"timeout_s": args.episode_timeout, "progress": tell}
+    if args.driver == "async":
+        asyncio.run(_play_in_loop(env, agent, seeds, concurrency=workers, **limits))
+        return
+    from livestream_env.group_drivers import rollouts
+    from livestream_env.ray_driver import ray_rollouts
 
-    Whatever ends the run early, what had finished is written; the threads are daemons, so that an
-    interrupt does not wait for a model's answer.
-    """
-    from livestream_env.drivers import rollout
-
-    played: dict[int, Future[Trajectory]] = {seed: Future() for seed in seeds}
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for seed in seeds:
-        todo.put(seed)
-
-    def work(env: LiveRoomEnv) -> None:
-        player = AgentByRoom(env, agent)
-        with suppress(queue.Empty):
-            while True:
-                seed = todo.get_nowait()
-                try:
-                    played[seed].set_result(rollout(env, player, seed=seed))
-                except BaseException as error:
-                    played[seed].set_exception(error)
-
-    for env in envs:
-        threading.Thread(target=work, args=(env,), daemon=True).start()
-    try:
-        for seed in seeds:
-            trajectory = _awaited(played[seed])
-            del played[seed]
-            write(trajectory)
-    finally:
-        with suppress(queue.Empty):
-            while True:
-                todo.get_nowait()
-        for future in list(played.values()):
-            if future.done() and future.exception() is None:
-                write(future.result())
+    drive: Callable[..., Iterator[Any]] = ray_rollouts if args.driver == "ray" else rollouts
+    for _ in drive(env.another, agent, seeds, max_workers=workers, **limits):
+        pass
 
 
-def _awaited(future: Future[Trajectory]) -> Trajectory:
-    """Wait in short steps: on Windows, an interrupt is noticed only between them."""
-    while not future.done():
-        wait((future,), timeout=0.2)
-    try:
-        return future.result()
-    except OSError as error:  # the agent's: `main` takes others for a file it cannot open
-        raise RuntimeError("the agent failed") from error
+async def _play_in_loop(env: LiveRoomEnv, agent: Any, seeds: range, **options: Any) -> None:
+    from livestream_env.group_drivers import arollouts
+
+    async with aclosing(arollouts(env.another, agent, seeds, **options)) as groups:
+        async for _ in groups:
+            pass
 
 
-class AgentByRoom:
-    """The agent of whichever room the environment was reset to."""
+def agent_named(
+    name: str, rooms: Sequence[Room], *, is_async: bool = False
+) -> Agent | AsyncAgent | AgentOf:
+    """Return an agent, or what gives the agent of a room; each is made once, whatever the number
+    of threads.
 
-    def __init__(self, env: LiveRoomEnv, agent: Callable[[Room], Agent]) -> None:
-        self._env = env
-        self._agent = agent
-
-    def start(self, observation: Observation, *, seed: Any) -> Agent:
-        """Return the agent of one episode."""
-        from livestream_env.drivers import start_agent
-
-        room = self._env.room
-        assert room is not None
-        agent: Agent = start_agent(self._agent(room), observation, seed)
-        return agent
-
-    def act(self, messages: Any, tools: Any) -> NoReturn:
-        """Refuse: the agent of an episode is made by `start`."""
-        raise RuntimeError("call `start` first")
-
-
-def agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
-    """Return what gives the agent of a room; each is made once, whatever the number of threads.
+    Args:
+        is_async: whether a model is asked by an async agent.
 
     Raises:
         UsageError: no agent has that name.
@@ -153,30 +144,28 @@ def agent_named(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
     if name.startswith("python:"):
         return _agents_of_factory(name, rooms)
     if name.startswith("chat:"):
-        policy = _chat_agent(name)
-        return lambda room: policy
+        return _chat_agent(name, is_async)
     if name == "scripted":
         return ScriptedAgent
     if name == "recorded":
         return RecordedAgent
     if name in AGENTS:
-        shared: Agent = WorkflowAgent() if name == "workflow" else RandomAgent()
-        return lambda room: shared
+        return WorkflowAgent() if name == "workflow" else RandomAgent()
     hint = did_you_mean(name, AGENTS)
     raise UsageError(f"no agent `{name}`; use {AGENT_NAMES}.{hint}")
 
 
-def _chat_agent(name: str) -> Agent:
+def _chat_agent(name: str, is_async: bool) -> Agent | AsyncAgent:
     from livestream_env.chat_agent import chat_agent_named
     from livestream_env.errors import ChatError
 
     try:
-        return chat_agent_named(name)
+        return chat_agent_named(name, is_async=True) if is_async else chat_agent_named(name)
     except (ValueError, ChatError) as error:
         raise UsageError(str(error)) from error
 
 
-def _agents_of_factory(name: str, rooms: Sequence[Room]) -> Callable[[Room], Agent]:
+def _agents_of_factory(name: str, rooms: Sequence[Room]) -> Agent | AgentOf:
     """Call `python:module:factory`, with each room if it takes one, else once.
 
     Raises:
@@ -193,11 +182,16 @@ def _agents_of_factory(name: str, rooms: Sequence[Room]) -> Callable[[Room], Age
     if not callable(factory):
         hint = did_you_mean(attribute, [key for key in vars(module) if key[0] != "_"])
         raise UsageError(f"module `{module_name}` has no factory `{attribute}`.{hint}")
-    if _takes_room(factory):
-        agents = {room.content_hash: _checked_agent(factory(room), name) for room in rooms}
-        return lambda room: agents[room.content_hash]
-    shared = _checked_agent(factory(), name)
-    return lambda room: shared
+    if not _takes_room(factory):
+        return _checked_agent(factory(), name)
+    agents = {room.content_hash: _checked_agent(factory(room), name) for room in rooms}
+
+    def agent_of(room: Room) -> Agent:
+        if room.content_hash not in agents:  # a generated one
+            agents.setdefault(room.content_hash, _checked_agent(factory(room), name))
+        return agents[room.content_hash]
+
+    return agent_of
 
 
 def _checked_agent(agent: Any, name: str) -> Agent:

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ def rollouts(
     timeout_s: float | None = None,
     redundancy: int = 0,
     progress: Progress | None = None,
-) -> Iterator[list[Trajectory]]:
+) -> Generator[list[Trajectory], None, None]:
     """Play groups of episodes in threads; yield each group as its last member ends.
 
     An interrupt, or leaving the loop, does not wait for the threads: they end with their next turn.
@@ -126,7 +126,7 @@ async def arollouts(
     timeout_s: float | None = None,
     redundancy: int = 0,
     progress: Progress | None = None,
-) -> AsyncIterator[list[Trajectory]]:
+) -> AsyncGenerator[list[Trajectory], None]:
     """Play groups of episodes in this event loop, `concurrency` of them at once, as `rollouts`.
 
     The time limit ends an episode that waits; an agent that does not await blocks them all. Close

@@ -7,7 +7,8 @@ seeds the trajectories are those of `rollouts`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from livestream_env.drivers import Agent, AgentOf, failed_trajectory
@@ -30,11 +31,12 @@ def ray_rollouts(
     progress: Progress | None = None,
     num_cpus: float = 1.0,
     retries: int = 3,
-) -> Iterator[list[Trajectory]]:
+) -> Generator[list[Trajectory], None, None]:
     """Play groups of episodes as Ray tasks; yield each group as its last member ends.
 
     Takes the arguments of `rollouts`; `make_env` and `agent` are pickled, by reference where they
-    belong to an importable module. Uses the cluster that `ray.init` joined, else a local one.
+    belong to an importable module. Uses the cluster that `ray.init` joined, else that of
+    `RAY_ADDRESS`, else a local one.
 
     Args:
         max_workers: episodes at once, as many more wait; by default what the CPUs allow.
@@ -47,7 +49,8 @@ def ray_rollouts(
     """
     ray = _ray()
     if not ray.is_initialized():
-        ray.init()
+        own = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max_workers}
+        ray.init(include_dashboard=False, **own)
     if max_workers is None:
         max_workers = max(1, int(ray.cluster_resources().get("CPU", 1) / (num_cpus or 1)))
     checked_count("max_workers", max_workers)

@@ -7,7 +7,7 @@ cluster, and tells what ended; so all of them play the same episodes with the sa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -155,7 +155,7 @@ class Runner(Protocol):
 
 def played_groups(
     schedule: Schedule, runner: Runner, progress: Progress | None
-) -> Iterator[list[Trajectory]]:
+) -> Generator[list[Trajectory], None, None]:
     """Yield each group when its last member has ended.
 
     `progress` is told every episode, also those that are played again, and whatever ends the run

@@ -272,7 +272,7 @@ def test_a_slow_taker_holds_new_episodes_back() -> None:
         next(groups)
     time.sleep(0.2)
     assert len(taken) <= 5 + 2 * 3
-    groups.close()  # type: ignore[attr-defined]
+    groups.close()
     assert threads_of_rollouts() == 0
 
 

@@ -16,6 +16,7 @@ import pytest
 from rooms_for_tests import small_room
 
 import livestream_env as le
+from livestream_env.cli import main
 from livestream_env.types import Action, Message, Observation, ToolSpec
 
 needs_ray = pytest.mark.skipif(
@@ -213,6 +214,19 @@ class Broken:
 def test_an_agents_own_exception_is_raised(cluster: Any) -> None:
     with pytest.raises(IndexError, match="no more lines"):
         list(le.ray_rollouts(room_env().another, Broken(), range(3)))
+
+
+@needs_ray
+def test_the_command_line_plays_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    line = "rollout --room snacks --agent random --episodes 5 --workers 2"
+    played = []
+    for driver in ("threads", "async", "ray"):
+        out = tmp_path / driver
+        assert main([*line.split(), "--driver", driver, "--out", str(out)]) == 0
+        lines = out.read_text("utf-8").splitlines()
+        played.append([record(le.Trajectory.model_validate_json(line)) for line in lines])
+    assert [one[0] for one in played[0]] == list(range(5))
+    assert played[0] == played[1] == played[2]
 
 
 def test_without_ray_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
