@@ -61,6 +61,8 @@ class _Process:
     """What a client has in one process; lives in the background loop."""
 
     http: httpx.AsyncClient
+    places: asyncio.Semaphore
+    """One a connection: requests queue here, since the pool goes through its queue at each one."""
     not_before_s: float = 0.0
     """Monotonic time until which the endpoint wants no request."""
     probe: asyncio.Task[JsonMode] | None = None
@@ -88,8 +90,9 @@ class ChatClient:
 
         `token_env` names the environment variable that holds the bearer token, `headers_env` maps
         header names to such variables. `verify` may name a file of certificates. `timeout_s` bounds
-        one try, `total_timeout_s` all of them with their waits. `requests_per_minute` is shared by
-        the processes of this host that ask the same model there.
+        one try, `total_timeout_s` all of them with their waits, and the wait for one of the
+        `CONNECTIONS` before. `requests_per_minute` is shared by the processes of this host that ask
+        the same model there.
 
         Raises:
             ValueError: the URL is none, or holds a secret; a limit is not above 0.
@@ -167,6 +170,15 @@ class ChatClient:
             raise ValueError("`stream=True` is not supported: answers come whole")
         payload = {"model": self.model, "messages": list(messages), **options}
         body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        places = self._process().places
+        try:
+            async with asyncio.timeout(self.total_timeout_s):
+                await places.acquire()
+        except TimeoutError as error:
+            raise ChatTimeout(
+                f"all {CONNECTIONS} connections of this client to {self.base_url} stayed in use for"
+                f" {self.total_timeout_s:g} s: the client pool is full, the endpoint may be well"
+            ) from error
         try:
             async with asyncio.timeout(self.total_timeout_s):
                 return await self._tried(body, time.monotonic() + self.total_timeout_s)
@@ -177,6 +189,8 @@ class ChatClient:
                 f"{self.base_url} gave no answer within `total_timeout_s` of"
                 f" {self.total_timeout_s:g} s, tries and waits included"
             ) from error
+        finally:
+            places.release()
 
     async def _tried(self, body: bytes, deadline: float) -> Completion:
         """Send the request until an answer stands or trying again makes no sense."""
@@ -231,11 +245,6 @@ class ChatClient:
             return await self._process().http.post(self._url, content=body, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _Again(self._failure(error, "connection")) from error
-        except httpx.PoolTimeout as error:
-            raise ChatTimeout(
-                f"all {CONNECTIONS} connections of this client to {self.base_url} stayed in use for"
-                f" {self.timeout_s:g} s: the client pool is full, the endpoint may be well"
-            ) from error
         except httpx.TimeoutException as error:
             raise ChatTimeout(
                 f"{self.base_url} sent nothing for `timeout_s` of {self.timeout_s:g} s"
@@ -338,7 +347,7 @@ class ChatClient:
     def _process(self) -> _Process:
         pid = os.getpid()
         if pid not in self._processes:  # a fork leaves its parent's connections alone
-            self._processes[pid] = _Process(self._made_http())
+            self._processes[pid] = _Process(self._made_http(), asyncio.Semaphore(CONNECTIONS))
             weakref.finalize(self, _abandon, pid, self._processes[pid].http).atexit = False
         return self._processes[pid]
 
@@ -352,7 +361,9 @@ class ChatClient:
             trust_env=not is_loopback(self._url.host),
             timeout=self.timeout_s,
             limits=httpx.Limits(
-                max_connections=CONNECTIONS, max_keepalive_connections=64, keepalive_expiry=2.0
+                max_connections=CONNECTIONS,
+                max_keepalive_connections=CONNECTIONS,
+                keepalive_expiry=2.0,
             ),
         )
 

@@ -215,10 +215,27 @@ def test_a_time_out_is_not_tried_again() -> None:
     assert len(gateway.requests) == 1
 
 
-def test_a_full_pool_is_told_from_a_dead_server() -> None:
-    client = Gateway(httpx.PoolTimeout("")).client()
-    with client, pytest.raises(ChatTimeout, match="client pool is full"):
-        client.complete(ASK)
+def test_a_full_pool_is_told_from_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livestream_env.chat.CONNECTIONS", 1)
+    answered = threading.Event()
+
+    def hold(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        answered.wait(60)
+        send(handler, completion("late"))
+
+    async def both(client: ChatClient) -> list[Any]:
+        first = asyncio.create_task(client.acomplete(ASK))
+        await asyncio.sleep(0.1)
+        client.total_timeout_s = 0.2
+        second = await asyncio.gather(client.acomplete(ASK), return_exceptions=True)
+        answered.set()
+        return [await first, *second]
+
+    with served(hold) as url, ChatClient(url, "m") as client:
+        done, refused = asyncio.run(both(client))
+    assert done.text == "late"
+    assert isinstance(refused, ChatTimeout)
+    assert "client pool is full" in str(refused)
 
 
 # --- refusals and nonsense ---
