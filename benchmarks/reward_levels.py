@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 
 from solvability import proof_room
@@ -21,12 +20,13 @@ import livestream_env as le
 from livestream_env.evaluation import OFTEN, evaluate
 from livestream_env.exploits import hack_agents
 
-AGENTS: dict[str, Callable[[le.Room], Any]] = {
-    "scripted": le.ScriptedAgent,
-    "workflow": lambda room: le.WorkflowAgent(),
-    "random": lambda room: le.RandomAgent(seed=0),
-    "sorry": lambda room: hack_agents(room)["sorry"],
+AGENTS: dict[str, Callable[[le.Room, str], Any]] = {
+    "scripted": lambda room, embedder: le.ScriptedAgent(room),
+    "workflow": lambda room, embedder: le.WorkflowAgent(),
+    "random": lambda room, embedder: le.RandomAgent(seed=0),
+    "sorry": lambda room, embedder: hack_agents(room, embedder=embedder)["sorry"],
 }
+"""What makes an agent of a room and the embedder that its searches use."""
 HOOKS = ("total", "correctness", "helpfulness", "rule", "tool_use")
 
 
@@ -62,7 +62,7 @@ def earned(one: tuple[str, str | int], every: int = 1) -> list[Earned]:
 def _earned(kind: str, room: le.Room, agent: str, embedder: str, every: int) -> Earned:
     played = evaluate(
         lambda: le.LiveRoomEnv(room, embedder=embedder, rubric=None),
-        AGENTS[agent],
+        AGENTS[agent](room, embedder),
         seeds=range(0, len(room.comments), every),
     )
     values = {
@@ -88,7 +88,7 @@ def main(generated: int = 200, processes: int = 2) -> int:
     """Print the table, and what does not hold."""
     start, found = time.perf_counter(), []
     with ProcessPoolExecutor(processes) as pool:
-        for made in pool.map(partial(earned), rooms(generated)):
+        for made in pool.map(earned, rooms(generated)):
             found += made
     counts = Counter(one.kind for one in found if one.agent == "scripted")
     print(f"{dict(counts)} rooms, {time.perf_counter() - start:.0f} s")
@@ -99,12 +99,13 @@ def main(generated: int = 200, processes: int = 2) -> int:
             dodging = sum(d for d, _ in own) / sum(n for _, n in own)
             numbers = [*(mean for _, mean in pooled(found, agent, kind)), dodging]
             print(f"{kind or 'all':12}{agent:10}" + "".join(f"{n:13.3f}" for n in numbers))
-    faults = list(_faults(found))
-    print(*faults, sep="\n")
-    return int(bool(faults))
+    problems = list(faults(found))
+    print(*problems, sep="\n")
+    return int(bool(problems))
 
 
-def _faults(found: list[Earned]) -> Iterator[str]:
+def faults(found: list[Earned]) -> Iterator[str]:
+    """Yield what does not lie where it should, over all rooms played."""
     totals = {agent: dict(pooled(found, agent))["total"] for agent in AGENTS}
     dodges = [one.dodges for one in found if one.agent == "sorry"]
     short = [comment for one in found if one.agent == "scripted" for comment in one.short]

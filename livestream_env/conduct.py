@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from livestream_env.evidence import Reading, dodges
-from livestream_env.reward_hooks import is_stated
+from livestream_env.reply_hooks import is_stated
 from livestream_env.rooms import Ask, Room
 from livestream_env.types import Score, Trajectory
 from livestream_env.words import asks, fold, link_numbers

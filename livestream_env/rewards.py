@@ -19,11 +19,11 @@ from livestream_env.background import run_in_background
 from livestream_env.errors import JudgeError, did_you_mean
 from livestream_env.evidence import Reading
 from livestream_env.guard import guard_score
+from livestream_env.reply_hooks import Hook as Hook
+from livestream_env.reply_hooks import correctness as correctness
+from livestream_env.reply_hooks import helpfulness as helpfulness
+from livestream_env.reply_hooks import length as length
 from livestream_env.reward_hooks import HOOKS as HOOKS
-from livestream_env.reward_hooks import Hook as Hook
-from livestream_env.reward_hooks import correctness as correctness
-from livestream_env.reward_hooks import helpfulness as helpfulness
-from livestream_env.reward_hooks import length as length
 from livestream_env.rooms import Room
 from livestream_env.types import Rewards as Rewards
 from livestream_env.types import Score as Score

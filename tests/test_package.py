@@ -47,7 +47,8 @@ LAYERS = {
         *("agent_views", "rows", "estimators", "policy_versions"),
         *("judges", "judge_prompts", "judge_cases", "judge_cache", "judge_budget"),
         *("agreement", "calibration"),
-        *("coverage", "grounding", "evidence", "reward_hooks", "rewards", "conduct"),
+        *("coverage", "grounding", "evidence", "reply_hooks", "reward_hooks", "rewards"),
+        "conduct",
         *("measures", "reflection"),
     ),
     4: (

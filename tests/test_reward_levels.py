@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import livestream_env as le
-from livestream_env.exploits import hack_agents
 from livestream_env.rooms import Room
 
 Make = Callable[[Room], Any]
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def benchmark(name: str) -> Any:
+    """Import a module of the benchmarks, which import each other by name."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.insert(0, str(BENCHMARKS))
+    return import_module(name)
+
+
+levels = benchmark("reward_levels")
 
 
 def totals(room: Room, make: Make, *, embedder: str, every: int = 1) -> list[float]:
@@ -43,24 +56,10 @@ def test_the_expert_earns_everything_in_generated_rooms(seed: int) -> None:
 
 
 @pytest.mark.row("R46", "R81")
-def test_baseline_random_and_sorry_hosts_lie_where_they_should() -> None:
-    rooms = [
-        le.make_room(seed=s, language=language, level=1 + s % 3)
-        for s in range(5)
-        for language in ("zh", "en")
-    ]
-    makers: dict[str, Make] = {
-        "workflow": lambda room: le.WorkflowAgent(),
-        "random": lambda room: le.RandomAgent(seed=0),
-        "sorry": lambda room: hack_agents(room)["sorry"],
-    }
-    means = {}
-    for name, make in makers.items():
-        made = [t for room in rooms for t in totals(room, make, embedder="lexical", every=3)]
-        means[name] = sum(made) / len(made)
-    assert 0.3 <= means["workflow"] <= 0.9
-    assert means["random"] <= means["workflow"] - 0.2
-    assert means["sorry"] <= 0.5
+def test_agents_lie_where_they_should_over_bundled_and_generated_rooms() -> None:
+    played = [("bundled", "snacks"), *(("generated", number) for number in range(8))]
+    found = [one for room in played for one in levels.earned(room, every=5)]
+    assert not list(levels.faults(found))
 
 
 @pytest.mark.row("R92")

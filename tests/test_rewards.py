@@ -15,7 +15,8 @@ from rooms_for_tests import small_room
 import livestream_env as le
 from livestream_env.errors import JudgeError
 from livestream_env.evidence import Reading
-from livestream_env.reward_hooks import length_band, progress, state_reached
+from livestream_env.reply_hooks import length_band
+from livestream_env.reward_hooks import progress, state_reached
 from livestream_env.rewards import HOOKS, PRESETS, Rubric, correctness, make_rubric
 from livestream_env.rooms import Room
 from livestream_env.types import Rewards, Score, State, Status, Trajectory
