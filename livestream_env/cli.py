@@ -15,7 +15,13 @@ from typing import Any
 
 from livestream_env.cli_demo import run_demo
 from livestream_env.cli_doctor import run_doctor
-from livestream_env.cli_export import FORMATS, VIEWS, run_export_sft
+from livestream_env.cli_export import (
+    DATA_FORMATS,
+    FORMATS,
+    VIEWS,
+    run_export_rl,
+    run_export_sft,
+)
 from livestream_env.cli_inspect import add_inspect
 from livestream_env.cli_judge import add_judge
 from livestream_env.cli_mask import MASKER_NAMES, run_mask
@@ -85,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_room(commands.add_parser("room", help="check, show, strip, list or make rooms"))
     _add_rollout(_command(commands, "rollout", run_rollout, "play episodes into a JSONL file"))
     _add_mask(_command(commands, "mask", run_mask, "see which tokens would be trained"))
-    _add_export(commands.add_parser("export", help="turn trajectories into training files"))
+    _add_export(commands.add_parser("export", help="make training files of trajectories and tasks"))
     add_judge(commands.add_parser("judge", help="try an LLM judge, bring judges' caches together"))
     add_score(commands.add_parser("score", help="score the trajectories of a file"))
     add_evaluate(commands.add_parser("evaluate", help="play and score agents, in one table"))
@@ -165,7 +171,15 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     sft.add_argument(
         "--in", dest="source", required=True, metavar="FILE", help="trajectories, ours or others'"
     )
-    sft.add_argument("--out", required=True, metavar="FILE", help="JSON Lines; parquet for verl")
+    rl = _command(commands, "rl", run_export_rl, "write the tasks of an RL data set")
+    rl.add_argument("--format", choices=DATA_FORMATS, default="jsonl", help="whose columns")
+    rl.add_argument("--room", default="bundled:train", help="as `gym.make`'s `room`")
+    rl.add_argument("--count", type=_count, help="by default every comment once")
+    rl.add_argument("--seed", type=_whole, default=0, help="of the first row")
+    for one in (sft, rl):
+        one.add_argument(
+            "--out", required=True, metavar="FILE", help="JSON Lines; parquet for verl"
+        )
 
 
 def _whole(text: str) -> int:

@@ -1,4 +1,4 @@
-"""`livestream-env export`: trajectories into training files."""
+"""`livestream-env export`: trajectories into training files, tasks into data sets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from livestream_env.terminal import UsageError, print_table, progress, safe_text
 
 FORMATS = ("messages", "prompt_completion", "tokens", "sharegpt", "verl")
 VIEWS = ("tool_calls", "reply", "end_to_end")
+DATA_FORMATS = ("jsonl", "trl", "verl")
 
 
 def run_export_sft(args: argparse.Namespace) -> int:
@@ -40,6 +41,18 @@ def run_export_sft(args: argparse.Namespace) -> int:
     _print_reasons("excluded", (reason for _, reason in export.excluded))
     _print_reasons("records refused", (reason for _, reason in imported.refused))
     return 0 if export.rows else 1
+
+
+def run_export_rl(args: argparse.Namespace) -> int:
+    """Write the task rows of an RL data set."""
+    from livestream_env.adapters.data_sets import write_data_set
+    from livestream_env.adapters.setup import task_rows
+
+    with progress(lambda: "writing rows"):
+        rows = task_rows(args.room, count=args.count, seed=args.seed)
+        count = write_data_set(rows, args.out, args.format)
+    print(safe_text(f"{count} rows written to {args.out}"))
+    return 0
 
 
 def _print_reasons(title: str, reasons: Iterable[str]) -> None:

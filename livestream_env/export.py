@@ -105,16 +105,32 @@ def write_export(export: Export, path: str | os.PathLike[str]) -> None:
     Raises:
         MissingDependency: `pyarrow` is needed for parquet.
     """
-    target = Path(path)
+    write_rows(export.rows, path, schema=_verl_schema if export.format == "verl" else None)
+
+
+def write_rows(
+    rows: Iterable[Row],
+    path: str | os.PathLike[str],
+    *,
+    schema: Callable[[Any], Any] | None = None,
+) -> int:
+    """Write JSON Lines, or parquet by the schema that `schema` makes of `pyarrow`; return how many.
+
+    The file is there whole or not at all.
+
+    Raises:
+        MissingDependency: `pyarrow` is needed for parquet.
+    """
+    target, made = Path(path), list(map(_plain, rows))
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as folder:
         whole = Path(folder, target.name)
-        if export.format == "verl":
-            _write_parquet(export.rows, whole)
+        if schema is not None:
+            _write_parquet(made, whole, schema)
         else:
             with open(whole, "w", encoding="utf-8", newline="\n") as out:
-                for row in export.rows:
-                    out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                out.writelines(f"{_json(row)}\n" for row in made)
         os.replace(whole, target)
+    return len(made)
 
 
 # --- what was said ---------------------------------------------------------------------------
@@ -409,18 +425,22 @@ def _plain(row: Row) -> Row:
     return copy
 
 
-def _write_parquet(rows: Sequence[Row], path: Path) -> None:
+def _write_parquet(rows: Sequence[Row], path: Path, schema: Callable[[Any], Any]) -> None:
     """Write with a fixed schema: one that is guessed fills what differs between rows with nulls."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise missing_dependency("pyarrow", extra="export") from error
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema(pa)), path)
+
+
+def _verl_schema(pa: Any) -> Any:
     text = pa.string()
     function = pa.struct({"name": text, "arguments": text})
     calls = pa.list_(pa.struct({"id": text, "type": text, "function": function}))
     texts = dict.fromkeys(("role", "content", "reasoning_content", "name", "tool_call_id"), text)
-    schema = pa.schema(
+    return pa.schema(
         {
             "messages": pa.list_(pa.struct({**texts, "tool_calls": calls})),
             "tools": text,
@@ -428,4 +448,3 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
             "loss_mask": pa.list_(pa.int8()),
         }
     )
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
