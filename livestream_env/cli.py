@@ -1,5 +1,6 @@
 """The command line: `livestream-env demo`, `doctor`, `room`, `rollout`, `play`, `mask`,
-`export`, `judge`, `score`, `evaluate`, `reward`, `record`, `stability`, `inspect`, `serve`.
+`export`, `judge`, `score`, `evaluate`, `reward`, `record`, `stability`, `inspect`, `soak`,
+`serve`.
 
 Exit codes: 0 fine; 1 a check found faults, or nothing could be played; 2 wrong use; 130
 interrupted. What is heavy is imported by the commands that need it, so that `--help` is quick.
@@ -38,6 +39,7 @@ from livestream_env.cli_rooms import (
 )
 from livestream_env.cli_score import add_evaluate, add_score
 from livestream_env.cli_serve import add_serve
+from livestream_env.cli_soak import add_soak
 from livestream_env.cli_stability import add_stability
 from livestream_env.terminal import INTERRUPTED, UsageError, safe_lines
 from livestream_env.version import VERSION
@@ -99,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     add_record(commands.add_parser("record", help="write down what a sandbox answers"))
     add_inspect(commands.add_parser("inspect", help="read the transcripts of a run"))
     add_stability(commands.add_parser("stability", help="see what failed in a run"))
+    text = "play episodes on a sandbox that fails, check them"
+    add_soak(commands.add_parser("soak", help=text), count=_count)
     add_serve(commands.add_parser("serve", help="serve sandboxes over HTTP"), count=_count)
     play = _command(commands, "play", run_play, "be the host yourself, in the terminal")
     play.add_argument("--room", required=True, help="room file or bundled name")

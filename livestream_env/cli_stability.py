@@ -32,13 +32,14 @@ def run_stability_report(args: argparse.Namespace) -> int:
         raise UsageError(f"`{args.source}` holds no trajectories")
     report = stability_report(loaded.trajectories)
     if args.json:
-        print(json.dumps(_figures(report), ensure_ascii=False, indent=1))
+        print(json.dumps(stability_figures(report), ensure_ascii=False, indent=1))
     else:
-        _print_report(report)
+        print_stability(report)
     return 0
 
 
-def _figures(report: Stability) -> dict[str, Any]:
+def stability_figures(report: Stability) -> dict[str, Any]:
+    """Return the report, JSON-shaped."""
     return {
         "sessions": report.sessions,
         "failed": report.failed,
@@ -53,7 +54,8 @@ def _figures(report: Stability) -> dict[str, Any]:
     }
 
 
-def _print_report(report: Stability) -> None:
+def print_stability(report: Stability) -> None:
+    """Print the report as lines and tables."""
     print(
         f"{report.sessions} sessions, {report.failed} failed"
         f" ({100 * report.failure_rate:.1f} %, {report.failed_at_reset} at reset),"

@@ -258,6 +258,42 @@ def test_an_answer_that_is_none_is_asked_for_again(instead: httpx.Response) -> N
     assert counts(sandbox)["executed"] == 1
 
 
+def test_the_opening_of_another_session_is_asked_for_again() -> None:
+    other = wired(ROOM)
+    other.reset(seed=1, comments=["c2"])
+    seen: list[int] = []
+
+    def meddle(when: str, request: httpx.Request, _: Any) -> httpx.Response | None:
+        if when == "after" and not seen:
+            seen.append(1)
+            return httpx.Response(200, content=wire_of(other).answers[-1])
+        return None
+
+    here, sandbox = local(), wired(ROOM, meddle=meddle)
+    assert sandbox.reset(**C1) == here.reset(**C1)
+    assert [event.kind for event in sandbox.log()] == ["sandbox_retry"]
+
+
+def test_a_server_that_is_still_building_is_asked_until_the_total_time() -> None:
+    told = {"error": {"code": "warming", "message": "ask again"}}
+    seen: list[int] = []
+
+    def meddle(when: str, request: httpx.Request, _: Any) -> httpx.Response | None:
+        if when == "before" and len(seen) < 5:
+            seen.append(1)
+            return httpx.Response(503, json=told)
+        return None
+
+    options: dict[str, Any] = {"retries": 1, "total_timeout_s": 30.0}
+    sandbox = wired(ROOM, meddle=meddle, **options)
+    sandbox.reset(**C1)
+    assert [event.kind for event in sandbox.log()] == ["sandbox_retry"] * 5
+    again = wired(ROOM, meddle=lambda *_: httpx.Response(503, json=told), retries=0)
+    again._core.link.total_timeout_s = 0.2
+    with pytest.raises(SandboxTimeout, match="ask again"):
+        again.reset(**C1)
+
+
 @pytest.mark.row("R45")
 def test_a_restart_of_the_server_ends_no_episode() -> None:
     port = free_port()

@@ -1,0 +1,543 @@
+"""A soak: thousands of episodes on a sandbox that fails, and whether anything came out wrong.
+
+Every episode has its twin, played in this process where nothing fails. Whatever went wrong below,
+an episode must end as its twin did, or be told as failed and agree with it until then. Rooms differ
+in a secret that all their texts hold, and the agent's writes show in the state how often each ran.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from livestream_env.drivers import Seed, rollout
+from livestream_env.env import LiveRoomEnv
+from livestream_env.findings import not_started
+from livestream_env.room_files import save_room
+from livestream_env.rooms import Room
+from livestream_env.sandbox import Faults, FaultySandbox, LocalSandbox, RemoteSandbox, Sandbox
+from livestream_env.sandbox.faults import CONTENT, FAILING
+from livestream_env.sandbox.faulty_wire import FaultyWire
+from livestream_env.soak_server import SpawnedServer, resident_bytes
+from livestream_env.stability import Stability, stability_report
+from livestream_env.synthetic import make_room
+from livestream_env.types import (
+    Action,
+    Message,
+    Observation,
+    State,
+    Status,
+    ToolSpec,
+    Trajectory,
+)
+
+WORLDS, COPIES, COMMENTS = 4, 4, 12
+CALLS = 7
+"""Calls of an episode."""
+RETRIES = 1
+"""Of planned faults: few, so that some episodes fail."""
+LIMITS: dict[str, Any] = {
+    "timeout_s": 15.0,
+    "reset_timeout_s": 20.0,
+    "total_timeout_s": 120.0,
+    "retries": 6,
+}
+"""Of the client: patience for restarts of the server on a busy machine."""
+FLAT = 0.05
+"""By how much the memory of the last quarter may exceed that of the third."""
+LOOK_S = 0.1
+MEMORY_S = 0.5
+FEWEST_SAMPLES = 40
+SIGMAS = 3.0
+_SECRET = re.compile(r"soak-[0-9a-f]{12}")
+_LOST_ON_THE_WIRE = ("error", "drop_before", "drop_after", "bad_json", "cut_json", "reordered")
+MakeSandbox = Callable[[Room], Sandbox]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soak:
+    """What is played, and how much goes wrong."""
+
+    episodes: int = 10_000
+    workers: int = 64
+    faults: float = 0.05
+    """Share of attempts with a fault of transport, of results with one of content, and of
+    requests that the wire breaks."""
+    seed: int = 0
+    hung_s: float = 300.0
+    """Seconds after which an episode counts as hung."""
+
+    @property
+    def plan(self) -> Faults:
+        """The faults of the sandbox."""
+        each = self.faults / len(CONTENT)
+        plan = Faults.evenly(self.faults, seed=self.seed)
+        return replace(plan, stale_stock=each, changed_price=each, empty_hits=each)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold."""
+
+    name: str
+    figure: float | None
+    """What was found; `None` where the run was too short to tell."""
+    limit: float
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figure is within the limit, or is not known."""
+        return self.figure is None or self.figure <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class SoakReport:
+    """What came out of a soak."""
+
+    checks: tuple[Check, ...]
+    stability: Stability
+    figures: dict[str, Any]
+    """Counts of all kinds, JSON-shaped."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+
+# --- rooms and agent -------------------------------------------------------------------------
+
+
+@cache
+def soak_rooms() -> tuple[Room, ...]:
+    """Make the rooms: some worlds, of each several copies that differ in their secret alone."""
+    worlds = [
+        make_room(i, ("zh", "en")[i % 2], products=12, comments=COMMENTS) for i in range(WORLDS)
+    ]
+    return tuple(_marked(world, i) for i in range(COPIES) for world in worlds)
+
+
+def secret_of_room(room: Room) -> str:
+    """Return the text that this room alone holds."""
+    return f"soak-{blake2b(room.room_id.encode(), digest_size=6).hexdigest()}"
+
+
+def _marked(room: Room, number: int) -> Room:
+    room = room.model_copy(update={"room_id": f"{room.room_id}-{number}"})
+    secret = secret_of_room(room)
+
+    def marked(records: Sequence[Any], name: str) -> tuple[Any, ...]:
+        return tuple(r.model_copy(update={name: f"{getattr(r, name)} {secret}"}) for r in records)
+
+    update = {
+        "title": f"{room.title} {secret}",
+        "products": marked(room.products, "name"),
+        "faqs": marked(room.faqs, "answer"),
+        "reply_rules": marked(room.reply_rules, "rule"),
+        "script": marked(room.script, "text"),
+    }
+    return room.model_copy(update=update)
+
+
+class _BusyAgent:
+    """Looks up, moves and hands off by turns, looks up a rule, replies; the same every time.
+
+    Moves to the first place and notes to colleagues do not commute, so a write that ran twice, or
+    late, is to be seen in the state.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    def start(self, observation: Observation, *, seed: Seed | None) -> _Script:
+        comment = observation.comments[0]
+        return _Script(self._actions(comment.comment_id, comment.text))
+
+    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
+        not_started()
+
+    def _actions(self, comment_id: str, text: str) -> list[Action]:
+        links = [p.link_no for p in self._room.products if p.link_no is not None]
+        which = self._room.comments.index(self._room.comment(comment_id))
+        first, second = links[which % len(links)], links[(which + 5) % len(links)]
+        return [
+            Action.calls(
+                ("search_product_by_keyword", {"keyword": str(first)}),
+                ("search_faq", {"query": text[:100]}),
+            ),
+            Action.calls(
+                ("move_product", {"link_no": first, "position": 1}),
+                ("hand_off", {"reason": f"{comment_id} 1"}),
+            ),
+            Action.calls(
+                ("move_product", {"link_no": second, "position": 1}),
+                ("hand_off", {"reason": f"{comment_id} 2"}),
+            ),
+            Action.call("get_reply_rule", intent=self._room.reply_rules[0].intent),
+            Action.reply("好的" if self._room.language == "zh" else "Fine."),
+        ]
+
+
+class _Script:
+    """The agent of one episode."""
+
+    def __init__(self, actions: Sequence[Action]) -> None:
+        self._actions = iter(actions)
+
+    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
+        return next(self._actions)
+
+
+# --- sandboxes -------------------------------------------------------------------------------
+
+
+def local_sandbox(room: Room) -> Sandbox:
+    """Make a sandbox in this process."""
+    return LocalSandbox(room, embedder="lexical")
+
+
+def remote_sandbox(url: str, room: Room, *, token_env: str | None = None) -> Sandbox:
+    """Make a sandbox on a server."""
+    return RemoteSandbox(url, room, embedder="lexical", token_env=token_env, **LIMITS)
+
+
+def spawned_server(folder: Path, *, kill_every_s: float | None = None) -> SpawnedServer:
+    """Make a server that has every second of the rooms; the others are brought to it."""
+    rooms = folder / "rooms"
+    rooms.mkdir()
+    for room in soak_rooms()[::2]:
+        save_room(room, rooms / f"{room.room_id}.json")
+    return SpawnedServer(rooms, folder / "server.log", kill_every_s=kill_every_s)
+
+
+# --- the run ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Running:
+    """A thread and the episode that it plays."""
+
+    thread: threading.Thread | None = None
+    seed: int | None = None
+    started_s: float = 0.0
+    is_hung: bool = False
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a process held over the run: (second, bytes)."""
+
+    samples: list[tuple[float, int]] = field(default_factory=list)
+
+    def look(self, pid: int | None, at_s: float) -> None:
+        """Take a sample."""
+        held = None if pid is None else resident_bytes(pid)
+        if held is not None:
+            self.samples.append((at_s, held))
+
+    @property
+    def growth(self) -> float | None:
+        """The most that was held in the last quarter of the time over that of the quarter before,
+        less 1; `None` of few samples."""
+        if len(self.samples) < FEWEST_SAMPLES:
+            return None
+        end_s = self.samples[-1][0]
+        third = [held for at_s, held in self.samples if 0.5 <= at_s / end_s < 0.75]
+        last = [held for at_s, held in self.samples if at_s / end_s >= 0.75]
+        return max(last) / max(third) - 1 if third and last else None
+
+    @property
+    def most(self) -> int | None:
+        """The most that was held."""
+        return max((held for _, held in self.samples), default=None)
+
+
+class SoakRun:
+    """Plays a soak, then reports it.
+
+    Args:
+        soak: what is played.
+        make: makes the sandbox of a room; planned faults are put around it.
+        file: where the trajectories go, one a line.
+        wire: the proxy that sandboxes talk through.
+        server: the server behind it, where it is one of ours.
+    """
+
+    def __init__(
+        self,
+        soak: Soak,
+        make: MakeSandbox,
+        file: Path,
+        *,
+        wire: FaultyWire | None = None,
+        server: SpawnedServer | None = None,
+    ) -> None:
+        self.soak = soak
+        self.played = 0
+        self.hung: list[int] = []
+        self.raised: dict[int, str] = {}
+        self.seconds = 0.0
+        self._make, self._file, self._wire, self._server = make, file, wire, server
+        self._seeds = iter(range(soak.seed, soak.seed + soak.episodes))
+        self._lock = threading.Lock()
+        self._memory = {"client": Memory(), "server": Memory()}
+        self._twins = cache(self._played_twin)
+
+    # --- playing ---
+
+    def play(self) -> None:
+        """Play all episodes; one that hangs is left behind, and another thread takes its place."""
+        start_s = time.monotonic()
+        with open(self._file, "w", encoding="utf-8", newline="\n") as out:
+            crew = [self._hired(out) for _ in range(self.soak.workers)]
+            while any(one.thread and one.thread.is_alive() for one in crew if not one.is_hung):
+                time.sleep(LOOK_S)
+                crew += [self._hired(out) for one in crew if self._hangs(one)]
+                self._look_at_memory(time.monotonic() - start_s)
+        self.seconds = time.monotonic() - start_s
+
+    def _hired(self, out: Any) -> _Running:
+        one = _Running()
+        one.thread = threading.Thread(target=self._work, args=(one, out), daemon=True)
+        one.thread.start()
+        return one
+
+    def _work(self, one: _Running, out: Any) -> None:
+        while not one.is_hung:
+            with self._lock:
+                seed = next(self._seeds, None)
+            if seed is None:
+                return
+            one.seed, one.started_s = seed, time.monotonic()
+            try:
+                line = self._episode(seed).model_dump_json() + "\n"
+            except Exception as error:
+                self.raised[seed] = f"{type(error).__name__}: {error}"
+            else:
+                self._write(one, line, out)
+            one.seed = None
+
+    def _write(self, one: _Running, line: str, out: Any) -> None:
+        """Write a trajectory, unless it comes too late to count."""
+        with self._lock:
+            if not one.is_hung:
+                out.write(line)
+                self.played += 1
+
+    def _hangs(self, one: _Running) -> bool:
+        """Tell whether a thread was found to hang just now."""
+        seed = one.seed
+        if one.is_hung or seed is None or time.monotonic() - one.started_s < self.soak.hung_s:
+            return False
+        with self._lock:
+            one.is_hung = True
+        self.hung.append(seed)
+        return True
+
+    def _look_at_memory(self, at_s: float) -> None:
+        client, server = self._memory.values()
+        if client.samples and at_s - client.samples[-1][0] < MEMORY_S:
+            return
+        client.look(os.getpid(), at_s)
+        server.look(None if self._server is None else self._server.pid, at_s)
+
+    def _episode(self, seed: int) -> Trajectory:
+        room, comment_id = _task(seed)
+        return _played(room, comment_id, seed, self._with_faults(self._make))
+
+    def _with_faults(self, make: MakeSandbox) -> MakeSandbox:
+        return lambda room: FaultySandbox(make(room), self.soak.plan, retries=RETRIES)
+
+    # --- checking ---
+
+    def report(self) -> SoakReport:
+        """Compare every trajectory with its twin, and count."""
+        found, kept, seeds = _Findings(), [], []
+        for trajectory in self._trajectories():
+            assert trajectory.seed is not None
+            seeds.append(trajectory.seed)
+            found.add(trajectory, self._twin(trajectory))
+            kept.append(trajectory)
+        wanted = range(self.soak.seed, self.soak.seed + self.soak.episodes)
+        lost = sorted({*wanted} - {*seeds})
+        share = self._share_check(len(kept), found.failed)
+        uncaused = found.failed - found.planned - self._wire_timeouts()
+        checks = [
+            Check("hung", len(self.hung), 0, _some(self.hung)),
+            Check("lost", len(lost), 0, _some([f"{s} {self.raised.get(s, '')}" for s in lost])),
+            Check("played twice", len(seeds) - len({*seeds}), 0),
+            Check("doubled side effects", len(found.doubled), 0, _some(found.doubled)),
+            Check("answers of another room", len(found.foreign), 0, _some(found.foreign)),
+            Check("unlike the twin", len(found.unlike), 0, _some(found.unlike)),
+            share,
+            Check("failures not injected", max(0, uncaused), 0),
+        ]
+        checks.append(Check("memory growth of the client", self._memory["client"].growth, FLAT))
+        if self._server is not None:
+            growth = self._memory["server"].growth
+            checks.append(Check("memory growth of the server", growth, FLAT))
+            checks.append(Check("errors of the server", self._server.errors(), 0))
+            checks.append(Check("crashes of the server", self._server.crashes, 0))
+        return SoakReport(tuple(checks), stability_report(kept), self._figures(found))
+
+    def _trajectories(self) -> Iterator[Trajectory]:
+        with open(self._file, encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                yield Trajectory.model_validate_json(line)
+
+    def _twin(self, trajectory: Trajectory) -> Trajectory:
+        """Return what the episode should have been: undisturbed; where the plan changed content,
+        as it is in this process by the same plan."""
+        seed = trajectory.seed
+        assert seed is not None
+        room, comment_id = _task(seed)
+        if any(fault.kind in CONTENT for fault in trajectory.faults):
+            return _played(room, comment_id, seed, self._with_faults(local_sandbox))
+        return self._twins(room.room_id, comment_id)
+
+    def _played_twin(self, room_id: str, comment_id: str) -> Trajectory:
+        room = next(room for room in soak_rooms() if room.room_id == room_id)
+        return _played(room, comment_id, 0, local_sandbox)
+
+    def _share_check(self, episodes: int, failed: int) -> Check:
+        """Compare the failed episodes with as many as the injected faults should fail."""
+        p = failure_probability(self.soak, calls=CALLS, has_wire=self._wire is not None)
+        mean, sigma = episodes * p, math.sqrt(episodes * p * (1 - p))
+        away = abs(failed - mean) / sigma if sigma else float(failed > 0)
+        detail = f"{failed} failed, {mean:.1f} +- {sigma:.1f} expected"
+        return Check("failed episodes against injected, sigmas", away, SIGMAS, detail)
+
+    def _wire_timeouts(self) -> int:
+        return 0 if self._wire is None else self._wire.fired["POST", "timeout"]
+
+    def _figures(self, found: _Findings) -> dict[str, Any]:
+        wire, server = self._wire, self._server
+        fired = {} if wire is None else {" ".join(k): n for k, n in sorted(wire.fired.items())}
+        return {
+            "episodes": self.played,
+            "seconds": round(self.seconds, 1),
+            "status": dict(found.status),
+            "compared_with_undisturbed": found.undisturbed,
+            "compared_with_same_plan": found.same_plan,
+            "failed_compared_until_then": found.failed,
+            "failed_by_plan": found.planned,
+            "writes": found.writes,
+            "fired_on_the_wire": fired,
+            "kills": 0 if server is None else server.kills,
+            "memory_most_mib": {
+                name: None if memory.most is None else round(memory.most / 2**20, 1)
+                for name, memory in self._memory.items()
+            },
+            "raised": dict(list(self.raised.items())[:20]),
+        }
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What the trajectories show beside their twins; lists hold seeds."""
+
+    doubled: list[int] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
+    unlike: list[int] = field(default_factory=list)
+    status: Counter[str] = field(default_factory=Counter)
+    undisturbed: int = 0
+    same_plan: int = 0
+    failed: int = 0
+    planned: int = 0
+    writes: int = 0
+
+    def add(self, trajectory: Trajectory, twin: Trajectory) -> None:
+        """Look at one."""
+        seed = trajectory.seed or 0
+        self.status[str(trajectory.status)] += 1
+        states = _states(trajectory)
+        self.writes += len(states)
+        if states != _states(twin)[: len(states)]:
+            self.doubled.append(seed)
+        if _is_foreign(trajectory, _task(seed)[0]):
+            self.foreign.append(seed)
+        told, due = trajectory.messages, twin.messages
+        if trajectory.status is Status.ENV_ERROR:
+            self.failed += 1
+            self.planned += _is_planned(trajectory)
+            is_like = told == due[: len(told)]
+        else:
+            has_content = any(fault.kind in CONTENT for fault in trajectory.faults)
+            self.same_plan += has_content
+            self.undisturbed += not has_content
+            is_like = told == due and trajectory.state == twin.state
+        if not is_like:
+            self.unlike.append(seed)
+
+
+def failure_probability(soak: Soak, *, calls: int, has_wire: bool) -> float:
+    """Return how likely an episode of so many calls is to fail by what is injected.
+
+    A call fails when all its attempts do by plan, or when the client stops trying: at once when the
+    wire is silent, else after its retries.
+    """
+    plan = soak.plan
+    by_plan: float = sum(getattr(plan, name) for name in FAILING) ** (RETRIES + 1)
+    on_wire = 0.0
+    if has_wire:
+        lost: float = sum(getattr(plan, name) for name in _LOST_ON_THE_WIRE)
+        tries = 1 + LIMITS["retries"]
+        silent: float = plan.timeout * sum(lost**i for i in range(tries))
+        on_wire = silent + lost**tries
+    opens = (1 - plan.reset_fail ** (RETRIES + 1)) * (1 - on_wire)
+    return 1 - opens * ((1 - by_plan) * (1 - on_wire)) ** calls
+
+
+_CALLS = 7
+"""Calls of an episode of the agent."""
+CLIENT_RETRIES = 5
+
+
+def _task(seed: int) -> tuple[Room, str]:
+    """Return the room and the comment of a seed."""
+    rooms = soak_rooms()
+    room = rooms[seed % len(rooms)]
+    return room, room.comments[seed // len(rooms) % COMMENTS].comment_id
+
+
+def _played(room: Room, comment_id: str, seed: int, make: MakeSandbox) -> Trajectory:
+    with closing(LiveRoomEnv(room, sandbox=make, rubric=None)) as env:
+        return rollout(env, _BusyAgent(room), seed=seed, options={"comment": comment_id})
+
+
+def _states(trajectory: Trajectory) -> list[State]:
+    """Return the states after each write, as the sandbox told them."""
+    results = [result for turn in trajectory.turns for result in turn.results]
+    return [result.state for result in results if result.state is not None]
+
+
+def _is_foreign(trajectory: Trajectory, room: Room) -> bool:
+    """Tell whether anything of it is another room's."""
+    if trajectory.content_hash != room.content_hash:
+        return True
+    return bool({*_SECRET.findall(trajectory.model_dump_json())} - {secret_of_room(room)})
+
+
+def _is_planned(trajectory: Trajectory) -> bool:
+    """Tell whether an episode failed because the plan failed the last attempt."""
+    last = trajectory.faults[-2:-1]
+    return any(
+        fault.kind in (*FAILING, "reset_fail") and fault.detail.endswith(f"attempt {RETRIES + 1}")
+        for fault in last
+    )
+
+
+def _some(found: Sequence[Any]) -> str:
+    return ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
