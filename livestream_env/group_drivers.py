@@ -190,6 +190,7 @@ async def arollout_group(
 
 
 def checked_count(name: str, given: int) -> None:
+    """Raise `ValueError` where a number of workers is below 1."""
     if given < 1:
         raise ValueError(f"`{name}` is {given}; it is a whole number from 1")
 
