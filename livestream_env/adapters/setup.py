@@ -6,13 +6,14 @@ the drivers of the package, and hands on what `Setup.rows` gives.
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from livestream_env.env import LiveRoomEnv
-from livestream_env.errors import did_you_mean
+from livestream_env.errors import MissingDependency, did_you_mean
 from livestream_env.estimators import Members
 from livestream_env.masking import END_TO_END, MASKERS
 from livestream_env.run_metrics import metrics
@@ -171,6 +172,25 @@ class Setup:
     def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Return `livestream_env.metrics` of what was played, for the trainer's own channel."""
         return metrics(trajectories)
+
+
+def trainer_module(name: str, *, ran: str, install: str) -> Any:
+    """Import a module of a trainer.
+
+    Args:
+        ran: the trainer and the version that this adapter was run with.
+        install: the command that installs it.
+
+    Raises:
+        MissingDependency: the trainer is not installed, or has no such module.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependency(
+            f"`{name}` cannot be imported ({error}); this adapter was run with {ran}: `{install}`",
+            name=name,
+        ) from error
 
 
 def _masker(given: Masker | str) -> Masker:
