@@ -48,7 +48,7 @@ def cut(action: Action) -> Action:
     return Action(action.message, stop="length")
 
 
-@pytest.mark.row("R32", "R16")
+@pytest.mark.row("R32", "R16", "R40")
 @pytest.mark.parametrize(
     ("options", "actions", "stop", "status", "truncated"),
     [

@@ -120,7 +120,7 @@ def trajectory(reply: str | None = "券后29.9元", **changes: Any) -> Trajector
 # --- verdicts ---
 
 
-@pytest.mark.row("R26")
+@pytest.mark.row("R26", "R41")
 @pytest.mark.parametrize(("score", "value"), [(0, 0.0), (1, 0.5), (2, 1.0), (2.0, 1.0)])
 def test_the_scale_is_mapped_to_zero_to_one(score: float, value: float) -> None:
     gateway, judge = judging(verdict(score, "因为"))
@@ -756,7 +756,7 @@ def test_quoted_text_is_one_line_without_control_tokens() -> None:
 # --- statistics ---
 
 
-@pytest.mark.row("R48")
+@pytest.mark.row("R41", "R48")
 def test_agreement_can_be_high_where_kappa_is_low() -> None:
     table = confusion([0] * 8 + [1] * 2, [0] * 7 + [1] * 2 + [0], 2)
     # human 8 / 2, judge 8 / 2, jointly 7 + 1
