@@ -75,8 +75,18 @@ def rollouts(
     schedule = Schedule(seeds, size=size, redundancy=redundancy)
     stage = Stage(make_env, agent, options)
     if max_workers == 1 and timeout_s is None:
-        return played_groups(schedule, _Inline(stage), progress)
-    return played_groups(schedule, Threads(stage, max_workers, timeout_s), progress)
+        return _on_stage(stage, played_groups(schedule, _Inline(stage), progress))
+    threads = Threads(stage, max_workers, timeout_s)
+    return _on_stage(stage, played_groups(schedule, threads, progress))
+
+
+def _on_stage(
+    stage: Stage, groups: Iterator[list[Trajectory]]
+) -> Generator[list[Trajectory], None, None]:
+    try:
+        yield from groups
+    finally:
+        stage.close()
 
 
 def rollout_group(
@@ -328,8 +338,7 @@ class _Inline:
         return play, self._stage.play(play)
 
     def stop(self) -> Iterator[Trajectory]:
-        """Close the environments."""
-        self._stage.close()
+        """Yield nothing: what had ended was taken."""
         yield from ()
 
 
@@ -442,4 +451,3 @@ class Threads:
                 _, outcome = self._ended.get_nowait()
                 if not isinstance(outcome, BaseException):
                     yield outcome
-        self._stage.close()

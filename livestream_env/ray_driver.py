@@ -131,5 +131,7 @@ def _play(stage: list[Any], play: Play) -> Trajectory:
         return found.play(play)
     threads = Threads(found, 1, timeout_s)
     threads.start(play)
-    _, trajectory = threads.wait()
-    return trajectory
+    try:
+        return threads.wait()[1]
+    finally:
+        list(threads.stop())

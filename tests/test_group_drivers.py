@@ -309,7 +309,7 @@ def test_a_group_is_also_played_in_a_loop() -> None:
 
 
 @pytest.mark.row("R37")
-def test_a_hundred_episodes_at_once_over_http_are_those_of_one_thread() -> None:
+def test_many_episodes_at_once_over_http_are_those_of_one_thread() -> None:
     plain = small_env(rubric=None)
     with running(create_app([small_room()])) as url:
         env = small_env(
@@ -317,12 +317,12 @@ def test_a_hundred_episodes_at_once_over_http_are_those_of_one_thread() -> None:
         )
 
         async def play() -> list[le.Trajectory]:
-            groups = le.arollouts(env.another, le.WorkflowAgent(), range(100), concurrency=100)
+            groups = le.arollouts(env.another, le.WorkflowAgent(), range(60), concurrency=60)
             async with contextlib.aclosing(groups):
                 return [member async for group in groups for member in group]
 
         played = sorted(asyncio.run(play()), key=lambda one: one.seed or 0)
-    assert [one.seed for one in played] == list(range(100))
+    assert [one.seed for one in played] == list(range(60))
     for one in played:
         seed = one.seed
         assert transcript(one) == transcript(le.rollout(plain, le.WorkflowAgent(), seed=seed))

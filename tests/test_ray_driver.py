@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -111,26 +112,37 @@ def test_a_cluster_plays_what_one_thread_plays(cluster: Any, size: int | None) -
     assert in_order(there) == in_order(local)
 
 
+class Stuck(Noted):
+    """A host that, the first time that it plays one seed, does not come back."""
+
+    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
+        marker = self.notes.with_suffix(".pid")
+        if self.seed == (5, 0) and messages[-1].role == "tool" and not marker.exists():
+            marker.write_text(str(os.getpid()), "utf-8")
+            time.sleep(120)
+        return super().act(messages, tools)
+
+
 @needs_ray
-def test_a_worker_killed_in_mid_run_loses_nothing(cluster: Any, tmp_path: Path) -> None:
-    agent = Noted(tmp_path / "notes", 0.1)
-    env = room_env()
+def test_a_worker_killed_in_mid_episode_loses_nothing(cluster: Any, tmp_path: Path) -> None:
+    agent, env = Stuck(tmp_path / "notes"), room_env()
+    marker = tmp_path / "notes.pid"
     killed: list[int] = []
-    ended: list[le.Trajectory] = []
 
-    def kill_one(trajectory: le.Trajectory) -> None:
-        ended.append(trajectory)
-        if len(ended) == 4:
-            killed.append(agent.lines()[-1][0])
-            os.kill(killed[0], signal.SIGKILL)
+    def kill() -> None:
+        while not (marker.exists() and marker.read_text("utf-8")):
+            time.sleep(0.05)
+        killed.append(int(marker.read_text("utf-8")))
+        os.kill(killed[0], signal.SIGKILL)
 
-    played = list(le.ray_rollouts(env.another, agent, range(20), progress=kill_one))
-    started = agent.lines()
-    assert len(started) > len(ended) == 20
-    assert started[-1][0] != killed[0]
-    assert len({pid for pid, _ in started}) > 2
-    local = Noted(tmp_path / "local")
-    assert in_order(played) == in_order(le.rollouts(env.another, local, range(20)))
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    played = list(le.ray_rollouts(env.another, agent, range(20), size=2))
+    killer.join(10)
+    started = [(pid, seed) for pid, seed in agent.lines() if seed == "(5, 0)"]
+    assert len(started) == 2
+    assert started[0][0] == killed[0] != started[1][0]
+    assert in_order(played) == in_order(le.rollouts(env.another, agent, range(20), size=2))
 
 
 @needs_ray
@@ -201,6 +213,22 @@ def test_an_episode_that_takes_too_long_is_given_up(cluster: Any, tmp_path: Path
     assert [str(by_seed[seed].status) for seed in range(3)] == ["ok", "env_error", "ok"]
     assert by_seed[1].stop_reason == "aborted"
     assert len(by_seed[1].turns) == 1
+
+
+@needs_ray
+def test_an_interrupt_keeps_what_had_ended(cluster: Any, tmp_path: Path) -> None:
+    agent, ended = Noted(tmp_path / "notes", 0.05), list[le.Trajectory]()
+
+    def interrupted(trajectory: le.Trajectory) -> None:
+        ended.append(trajectory)
+        if len(ended) == 3:
+            time.sleep(1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(le.ray_rollouts(room_env().another, agent, range(100), progress=interrupted))
+    assert 3 < len(ended) < 20
+    assert len(list(le.ray_rollouts(room_env().another, agent, range(3)))) == 3
 
 
 class Broken:
