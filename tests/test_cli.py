@@ -701,7 +701,8 @@ def test_an_interrupt_writes_what_has_finished_out_of_turn_too(
     assert summary["episodes"] == 2
 
 
-def test_ctrl_c_keeps_the_finished_episodes_and_exits_with_130(here: Path) -> None:
+@pytest.mark.parametrize("driver", ["threads", "async"])
+def test_ctrl_c_keeps_the_finished_episodes_and_exits_with_130(here: Path, driver: str) -> None:
     out = here / "out.jsonl"
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -709,7 +710,7 @@ def test_ctrl_c_keeps_the_finished_episodes_and_exits_with_130(here: Path) -> No
     )
     arguments = "rollout --room tea.json --agent python:hosts:Slow --episodes 1000 --workers 3"
     run = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments.split(), "--out", str(out)],
+        [sys.executable, "-c", code, *arguments.split(), "--out", str(out), "--driver", driver],
         cwd=here,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
