@@ -1,8 +1,9 @@
 """What agents earn on bundled and generated rooms: do rewards lie where they should?
 
-Run `python benchmarks/reward_levels.py [GENERATED] [PROCESSES]`; by default 200 generated rooms
-beside all bundled ones, every comment, in two processes. The expert earns 1, the static workflow .3
-to .9, random play at least .2 less, and a host that looks everything up and says sorry .5 at most.
+Run `python benchmarks/reward_levels.py [GENERATED] [PROCESSES] [EVERY]`; by default 200 generated
+rooms beside all bundled ones, each comment (or one in EVERY), in two processes. The expert earns 1,
+the static workflow .3 to .9, random play at least .2 less, and a host that looks everything up and
+says sorry .5 at most.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 from solvability import proof_room
@@ -84,11 +86,11 @@ def pooled(found: list[Earned], agent: str, kind: str = "") -> Iterator[tuple[st
     yield "by room", sum(means) / len(means)
 
 
-def main(generated: int = 200, processes: int = 2) -> int:
+def main(generated: int = 200, processes: int = 2, every: int = 1) -> int:
     """Print the table, and what does not hold."""
     start, found = time.perf_counter(), []
     with ProcessPoolExecutor(processes) as pool:
-        for made in pool.map(earned, rooms(generated)):
+        for made in pool.map(partial(earned, every=every), rooms(generated)):
             found += made
     counts = Counter(one.kind for one in found if one.agent == "scripted")
     print(f"{dict(counts)} rooms, {time.perf_counter() - start:.0f} s")
