@@ -633,6 +633,34 @@ def test_a_session_that_is_closed_while_it_is_built_is_not_left_behind() -> None
         assert len(app.state.sessions) == 0
 
 
+def test_a_build_that_fails_late_is_told_to_who_asks_again() -> None:
+    builds: list[int] = []
+
+    def factory(room: le.Room | None, _: Origin) -> LocalSandbox:
+        builds.append(1)
+        time.sleep(0.3)
+        raise SessionLost("the upstream forgot us")
+
+    app = create_app([ROOM], factory=factory)
+    with running(app) as base:
+        app.state.sessions._busy_after_s = 0.05
+        sandbox = RemoteSandbox(base, ROOM, **QUICK)
+        with pytest.raises(SessionLost, match="forgot us"):
+            sandbox.reset(seed=1, comments=["c1"])
+        assert len(builds) == 1
+        assert len(app.state.sessions) == 0
+
+
+def test_a_room_with_numbers_that_json_lacks_is_refused(client: Client) -> None:
+    body = json.dumps({"origin": origin(content_hash=OTHER, room=SMALL | {"room_id": "@"})})
+    for number in ("NaN", "-Infinity", "1e999"):
+        content = body.replace('"room": {"room_id": "@"', f'"room": {{"room_id": {number}')
+        assert number in content
+        headers = {"content-type": "application/json"}
+        answer = client.post(f"/sessions/{ID}", content=content, headers=headers)
+        assert (answer.status_code, code(answer)) == (422, "room_invalid")
+
+
 def test_a_page_in_a_browser_cannot_send_requests(client: Client) -> None:
     plain = {"content-type": "text/plain"}
     answer = client.post(f"/sessions/{ID}", content=b"{}", headers=plain)

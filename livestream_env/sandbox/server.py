@@ -186,7 +186,7 @@ class _Maker:
             found = store.find(wanted)
         if found is None and origin.room is not None and store.uploads:
             raw = origin.room
-            await self.in_thread(lambda: _uploaded(store, wanted, raw, len(compact(raw))))
+            await self.in_thread(lambda: _uploaded(store, wanted, raw, _size(raw)))
             found = store.find(wanted)
         if found is None and (store.uploads or self._factory is None):
             raise _unknown_room(store, origin)
@@ -233,6 +233,13 @@ def _build_indexes(room: Room, embedder: Embedder) -> None:
     """Build what searches need, so that no call has to wait for it."""
     index = shared_index(room, embedder)
     _ = index.faqs, index.script, index.comments, index.intents
+
+
+def _size(raw: dict[str, Any]) -> int:
+    try:
+        return len(compact(raw))
+    except ValueError as error:
+        raise Refused(422, "room_invalid", f"the room is no JSON: {error}") from None
 
 
 def _uploaded(store: RoomStore, content_hash: str, raw: dict[str, Any], size: int) -> str:

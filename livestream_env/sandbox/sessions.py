@@ -16,7 +16,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
@@ -46,6 +47,7 @@ BUILDERS = 2
 """Threads that index rooms: more would not be faster, and what computes for seconds must not take
 the threads that calls run in."""
 KEPT_ANSWERS = 4096
+KEPT_FAILURES = 1024
 NOT_RUN = ("invalid_arguments", "unknown_tool")
 
 
@@ -74,7 +76,7 @@ class Answer:
     status: int
     body: bytes
     is_rebuilt: bool = False
-    """Whether this request built the session from its origin."""
+    """Whether the session was built from its origin and no answer before had told it."""
 
 
 @dataclass(eq=False)
@@ -87,6 +89,8 @@ class Session:
     opened: bytes
     expires_s: float = 0.0
     is_copy: bool = False
+    is_rebuilt: bool = False
+    """Whether it was built from its origin, until an answer tells it."""
     has_impure_write: bool = False
     """Whether it did what cannot be done again."""
     writes: list[int] = field(default_factory=list)
@@ -120,6 +124,8 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._building: dict[str, asyncio.Task[Session]] = {}
+        self._unheard: OrderedDict[str, BaseException] = OrderedDict()
+        """Why sessions could not be built, where nobody waited any more: told when asked again."""
         self._threads = threads
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._reaped_s = clock()
@@ -160,9 +166,7 @@ class Sessions:
                 or it cannot be rebuilt.
         """
         self.reap_when_due()
-        session, is_rebuilt = self._sessions.get(name), False
-        if session is None:
-            session, is_rebuilt = await self._rebuilt(name, request), True
+        session = self._sessions.get(name) or await self._rebuilt(name, request)
         if request.origin is not None:
             _check_episode(session, request.origin)
         async with session.lock:
@@ -170,10 +174,10 @@ class Sessions:
             if stored is not None:
                 return stored
             if len(session.writes) != request.after or not _same_writes(session, request.origin):
-                session, is_rebuilt = await self._caught_up(name, session, request), True
+                await self._catch_up(session, request)
             answer = await self._run(session, name, n, request)
         self._renew(session)
-        return Answer(answer.status, answer.body, is_rebuilt)
+        return answer
 
     async def close(self, name: str) -> None:
         """Forget a session, once it is built and what runs in it is done; an unknown one is
@@ -194,9 +198,9 @@ class Sessions:
         """Release every sandbox: the server stops."""
         for task in self._building.values():
             task.cancel()
-        for session in list(self._sessions.values()):
-            await self._release(session.sandbox)
+        open_now = list(self._sessions.values())
         self._sessions.clear()
+        await asyncio.gather(*(self._release(session.sandbox) for session in open_now))
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
@@ -248,17 +252,28 @@ class Sessions:
         """Build a session once, however many requests wait for it."""
         task = self._building.get(name)
         if task is None:
+            if name in self._unheard:
+                raise self._unheard.pop(name)
             task = asyncio.create_task(self._build(name, origin, is_copy))
             self._building[name] = task
             task.add_done_callback(lambda _: self._building.pop(name, None))
         done, _ = await asyncio.wait([task], timeout=self._busy_after_s)
         if not done:
+            task.add_done_callback(partial(self._keep_failure, name))
             message = "the session is being built; ask again"
             raise Refused(503, "warming", message, retry_after_s=1)
         return task.result()
 
+    def _keep_failure(self, name: str, task: asyncio.Task[Session]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._unheard[name] = error
+            if len(self._unheard) > KEPT_FAILURES:
+                self._unheard.popitem(last=False)
+
     async def _build(self, name: str, origin: Origin, is_copy: bool) -> Session:
         session = await self._from_origin(origin, is_copy)
+        session.is_rebuilt = is_copy
         if is_copy and self.copies >= self._max_sessions:
             self._drop_oldest_copy()
         self._renew(session)
@@ -313,7 +328,7 @@ class Sessions:
             raise Refused(409, "session_behind", "the session is not known here; send its origin")
         return await self._built(name, request.origin, is_copy=True)
 
-    async def _caught_up(self, name: str, session: Session, request: CallRequest) -> Session:
+    async def _catch_up(self, session: Session, request: CallRequest) -> None:
         """Build a session anew that has missed what ran elsewhere; its lock is held."""
         if request.origin is None:
             message = "other calls changed the state elsewhere; send the session's origin"
@@ -327,7 +342,7 @@ class Sessions:
         await self._release(session.sandbox)
         session.sandbox, session.writes = made.sandbox, made.writes
         session.origin, session.rebuilds = made.origin, made.rebuilds
-        return session
+        session.is_rebuilt = True
 
     def _drop_oldest_copy(self) -> None:
         idle = [
@@ -365,6 +380,8 @@ class Sessions:
             result = None
         self.counts["executed"] += 1
         self._note_write(session, n, call, result)
+        answer = replace(answer, is_rebuilt=session.is_rebuilt)
+        session.is_rebuilt = False
         session.answers[n] = (_fingerprint(request), answer)
         if len(session.answers) > KEPT_ANSWERS:
             session.answers.popitem(last=False)
