@@ -330,8 +330,10 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             ResetNeeded: before `reset` or after the end.
             SandboxError: infrastructure failed, with `on_env_error="raise"`.
         """
+        results: list[ToolResult] = []
         try:
-            results = [self.run_call(call) for call in self.begin_step(action)]
+            for call in self.begin_step(action):
+                results.append(self.run_call(call))  # noqa: PERF401 - a comprehension costs a frame
         except SandboxError as error:
             observation = self.fail_step(error)
             if self._config.on_env_error == "raise":
@@ -411,21 +413,21 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         return math.nan if value is None else value
 
     def _info(self, episode: Episode) -> dict[str, Any]:
-        turns = episode.turns
+        turns, tasks, stop = episode.turns, episode.tasks, episode.stop_reason
         events = turns[-1].events if turns else ()
-        stop = episode.stop_reason
+        attempted = episode.calls_attempted
         info: dict[str, Any] = {
             "room_id": episode.view.room_id,
-            "comment_ids": list(episode.tasks),
-            "tasks": dict(episode.tasks),
+            "comment_ids": [*tasks],
+            "tasks": tasks.copy(),
             "seed": episode.seed,
             "turn": len(turns),
             "agent": episode.agent,
             "phase": episode.phase,
             "events": [event.kind for event in events] if events else [],
             "calls": {
-                "attempted": episode.calls_attempted,
-                "parsed": episode.calls_attempted - episode.calls_unparsed,
+                "attempted": attempted,
+                "parsed": attempted - episode.calls_unparsed,
                 "executed": episode.calls_executed,
                 "over_limit": episode.calls_over_limit,
             },

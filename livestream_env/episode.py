@@ -172,8 +172,13 @@ class Episode:
         self._format = make_result_format(result_format)
         self._agents = ONE_AGENT if agents is ONE_AGENT else _checked_agents(agents)
         self._alone = self._agents == ONE_AGENT
-        self._follow_ups = [(c.comment_id, f) for c in comments for f in c.follow_ups]
-        self._same_as = {c.comment_id: c.same_as for c in comments if c.same_as is not None}
+        self._follow_ups: list[tuple[str, FollowUp]] = []
+        self._same_as: dict[str, str] = {}
+        for comment in comments:
+            for follow_up in comment.follow_ups:
+                self._follow_ups.append((comment.comment_id, follow_up))
+            if comment.same_as is not None:
+                self._same_as[comment.comment_id] = comment.same_as
         made = self._make_prompt(view, self.specs, max_same_tool=max_same_tool)
         is_ours = type(self._make_prompt) is TemplatePrompt
         self.prompt: tuple[Message, ...] = tuple(made) if is_ours else _checked_prompt(made)
@@ -186,7 +191,10 @@ class Episode:
         if isinstance(agents, Mapping):
             self._take_seats(agents, max_same_tool)
         self._comment_ids = tuple([comment.comment_id for comment in view.comments])
-        self._rule_needed = RULE_TOOL in [spec.name for spec in self.tools[self._agents[0]]]
+        self._rule_needed = False
+        for spec in self.tools[self._agents[0]]:
+            if spec.name == RULE_TOOL:
+                self._rule_needed = True
         self._situation = "\0".join(
             (view.room_id, view.content_hash, view.language, *self._comment_ids)
         )
@@ -366,7 +374,8 @@ class Episode:
             code = code if code in _FAULTS else "invalid_call"
             content = error_content(language, code, problem=problem)
             return ToolResult(call.id, content, error=code)
-        if self.phase == "reply" or call.name in self._withheld.get(self.agent, ()):
+        is_withheld = self._withheld and call.name in self._withheld.get(self.agent, ())
+        if is_withheld or self.phase == "reply":
             content = error_content(language, "tool_not_available", given=call.name)
             return ToolResult(call.id, content, error="tool_not_available")
         if used.get(call.name, 0) >= self._limit:
@@ -569,7 +578,7 @@ class Episode:
         events: Sequence[TurnEvent],
     ) -> None:
         now = time.time()
-        kept = (*action.events, *events)
+        kept = (*action.events, *events) if events or action.events else ()
         key, asked_s = self.state_key, self._asked_s
         turn = Turn(self.agent, action, results, messages, kept, None, key, None, asked_s, now)
         self._asked_s = now
@@ -630,7 +639,8 @@ class Episode:
         self._set_base()
 
     def _set_base(self) -> None:
-        more = f"{self.phase}\0{sorted(self._spoken)}\0{self._reminded}"
+        spoken = sorted(self._spoken) if self._spoken else []
+        more = f"{self.phase}\0{spoken}\0{self._reminded}"
         self._base = f"{self._situation}\0{more}\0{_state_digest(self.state)}"
         self._key = None
 

@@ -110,7 +110,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 def frozen_scalars(value: dict[str, Any]) -> FrozenDict:
     """Freeze an object of scalars, its canonical text, which a call is remembered by, included."""
     made = FrozenDict(value)
-    made._canonical = _canonical_text(value)
+    made._canonical = _canonical_text(made)
     return made
 
 

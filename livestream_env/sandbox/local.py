@@ -125,7 +125,8 @@ class LocalSandbox:
 
     def call(self, call: ToolCall) -> ToolResult:
         """Run one call on the room as of now."""
-        world, own = self._begin_call(), self._offer.own.get(call.name)
+        world, offer = self._begin_call(), self._offer
+        own = offer.own.get(call.name) if offer.own else None
         if own is None:
             return self._end_call(world, call, self._bundled(world, call))
         found = self._once(world, own, call)
@@ -159,10 +160,10 @@ class LocalSandbox:
 
     def _bundled(self, world: World, call: ToolCall) -> Outcome:
         name = call.name
-        if name not in self._offer.names:
-            return self._unknown_tool(name)
         if self._memory and name in self._offer.remembered:
             return _remembered(world, name, call.arguments)
+        if name not in self._offer.names:
+            return self._unknown_tool(name)
         return run_tool(world, name, call.arguments)
 
     def _end_call(self, world: World, call: ToolCall, outcome: Outcome) -> ToolResult:
