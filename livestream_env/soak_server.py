@@ -87,7 +87,7 @@ class SpawnedServer:
         Raises:
             SandboxUnavailable: it did not within `START_S`.
         """
-        with open(self._log, "ab") as log:
+        with open(self._log, "a", encoding="utf-8") as log:
             process = subprocess.Popen(self._command, stdout=log, stderr=log)
         self._process = process
         latest = time.monotonic() + START_S
