@@ -333,7 +333,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         results: list[ToolResult] = []
         try:
             for call in self.begin_step(action):
-                results.append(self.run_call(call))  # noqa: PERF401 - a comprehension costs a frame
+                results.append(self.run_call(call))
         except SandboxError as error:
             observation = self.fail_step(error)
             if self._config.on_env_error == "raise":
