@@ -407,6 +407,8 @@ def _plain(key: str, value: Any) -> Any:
         return [_told(message) for message in value]
     if key in ("token_ids", "loss_mask", "logprobs"):
         return {agent: [list(row) for row in rows] for agent, rows in value.items()}
+    if key == "rewards":  # some trainers keep them in 32 bits
+        return {agent: None if one is None else round(one, 6) for agent, one in value.items()}
     if key == "trained_ids":
         return {agent: list(ids) for agent, ids in value.items()}
     return dict(value) if isinstance(value, Mapping) else value
