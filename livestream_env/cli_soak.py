@@ -91,7 +91,8 @@ def _ended_in_order() -> Iterator[None]:
 
 def _made(args: argparse.Namespace, soak: Soak, folder: Path, stack: ExitStack) -> SoakRun:
     """Start what the options ask for."""
-    from livestream_env.soak import SoakRun, local_sandbox, remote_sandbox, spawned_server
+    from livestream_env.soak import SoakRun
+    from livestream_env.soak_world import local_sandbox, remote_sandbox, spawned_server
 
     file = Path(args.out) if args.out is not None else folder / "trajectories.jsonl"
     server, url = None, args.sandbox

@@ -9,60 +9,41 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from livestream_env.drivers import Seed, rollout
-from livestream_env.env import LiveRoomEnv
-from livestream_env.findings import not_started
-from livestream_env.room_files import save_room
-from livestream_env.rooms import Room
-from livestream_env.sandbox import Faults, FaultySandbox, LocalSandbox, RemoteSandbox, Sandbox
+from livestream_env.sandbox import Faults, FaultySandbox
 from livestream_env.sandbox.faults import CONTENT, FAILING
 from livestream_env.sandbox.faulty_wire import FaultyWire
 from livestream_env.soak_server import SpawnedServer, resident_bytes
-from livestream_env.stability import Stability, stability_report
-from livestream_env.synthetic import make_room
-from livestream_env.types import (
-    Action,
-    Message,
-    Observation,
-    State,
-    Status,
-    ToolSpec,
-    Trajectory,
+from livestream_env.soak_world import (
+    CALLS,
+    LIMITS,
+    MakeSandbox,
+    is_foreign,
+    local_sandbox,
+    play_one,
+    soak_rooms,
+    task_of,
 )
+from livestream_env.stability import Stability, stability_report
+from livestream_env.types import State, Status, Trajectory
 
-WORLDS, COPIES, COMMENTS = 4, 4, 12
-CALLS = 8
-"""Calls of an episode."""
 RETRIES = 1
 """Of planned faults: few, so that some episodes fail."""
-LIMITS: dict[str, Any] = {
-    "timeout_s": 15.0,
-    "reset_timeout_s": 20.0,
-    "total_timeout_s": 120.0,
-    "retries": 12,
-}
-"""Of the client: patience for a server that a busy machine takes its time to start again."""
 FLAT = 0.05
 """By how much the memory of the last quarter may exceed that of the third."""
 LOOK_S = 0.1
 MEMORY_S = 0.5
 FEWEST_SAMPLES = 40
 SIGMAS = 3.0
-_SECRET = re.compile(r"soak-[0-9a-f]{12}")
 _LOST_ON_THE_WIRE = ("error", "drop_before", "drop_after", "bad_json", "cut_json", "reordered")
-MakeSandbox = Callable[[Room], Sandbox]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,114 +96,6 @@ class SoakReport:
     def holds(self) -> bool:
         """Whether every check holds."""
         return all(check.holds for check in self.checks)
-
-
-# --- rooms and agent -------------------------------------------------------------------------
-
-
-@cache
-def soak_rooms() -> tuple[Room, ...]:
-    """Make the rooms: some worlds, of each several copies that differ in their secret alone."""
-    worlds = [
-        make_room(i, ("zh", "en")[i % 2], products=12, comments=COMMENTS) for i in range(WORLDS)
-    ]
-    return tuple(_marked(world, i) for i in range(COPIES) for world in worlds)
-
-
-def secret_of_room(room: Room) -> str:
-    """Return the text that this room alone holds."""
-    return f"soak-{blake2b(room.room_id.encode(), digest_size=6).hexdigest()}"
-
-
-def _marked(room: Room, number: int) -> Room:
-    room = room.model_copy(update={"room_id": f"{room.room_id}-{number}"})
-    secret = secret_of_room(room)
-
-    def marked(records: Sequence[Any], name: str) -> tuple[Any, ...]:
-        return tuple(r.model_copy(update={name: f"{getattr(r, name)} {secret}"}) for r in records)
-
-    update = {
-        "title": f"{room.title} {secret}",
-        "products": marked(room.products, "name"),
-        "faqs": marked(room.faqs, "answer"),
-        "reply_rules": marked(room.reply_rules, "rule"),
-        "script": marked(room.script, "text"),
-    }
-    return room.model_copy(update=update)
-
-
-class _BusyAgent:
-    """Looks up, moves and hands off twice, looks up again, replies; the same every time.
-
-    Moves to the first place and notes to colleagues do not commute, so a write that ran twice, or
-    late, is to be seen in the state. All turns have two calls, so all are as likely to fail.
-    """
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-
-    def start(self, observation: Observation, *, seed: Seed | None) -> _Script:
-        comment = observation.comments[0]
-        return _Script(self._actions(comment.comment_id, comment.text))
-
-    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
-        not_started()
-
-    def _actions(self, comment_id: str, text: str) -> list[Action]:
-        links = [p.link_no for p in self._room.products if p.link_no is not None]
-        which = self._room.comments.index(self._room.comment(comment_id))
-        first, second = links[which % len(links)], links[(which + 5) % len(links)]
-        return [
-            Action.calls(
-                ("search_product_by_keyword", {"keyword": str(first)}),
-                ("search_faq", {"query": text[:100]}),
-            ),
-            Action.calls(
-                ("move_product", {"link_no": first, "position": 1}),
-                ("hand_off", {"reason": f"{comment_id} 1"}),
-            ),
-            Action.calls(
-                ("move_product", {"link_no": second, "position": 1}),
-                ("hand_off", {"reason": f"{comment_id} 2"}),
-            ),
-            Action.calls(
-                ("search_script", {"query": text[:100]}),
-                ("get_reply_rule", {"intent": self._room.reply_rules[0].intent}),
-            ),
-            Action.reply("好的" if self._room.language == "zh" else "Fine."),
-        ]
-
-
-class _Script:
-    """The agent of one episode."""
-
-    def __init__(self, actions: Sequence[Action]) -> None:
-        self._actions = iter(actions)
-
-    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
-        return next(self._actions)
-
-
-# --- sandboxes -------------------------------------------------------------------------------
-
-
-def local_sandbox(room: Room) -> Sandbox:
-    """Make a sandbox in this process."""
-    return LocalSandbox(room, embedder="lexical")
-
-
-def remote_sandbox(url: str, room: Room, *, token_env: str | None = None) -> Sandbox:
-    """Make a sandbox on a server."""
-    return RemoteSandbox(url, room, embedder="lexical", token_env=token_env, **LIMITS)
-
-
-def spawned_server(folder: Path, *, kill_every_s: float | None = None) -> SpawnedServer:
-    """Make a server that has every second of the rooms; the others are brought to it."""
-    rooms = folder / "rooms"
-    rooms.mkdir()
-    for room in soak_rooms()[::2]:
-        save_room(room, rooms / f"{room.room_id}.json")
-    return SpawnedServer(rooms, folder / "server.log", kill_every_s=kill_every_s)
 
 
 # --- the run ---------------------------------------------------------------------------------
@@ -357,8 +230,8 @@ class SoakRun:
         server.look(None if self._server is None else self._server.pid, at_s)
 
     def _episode(self, seed: int) -> Trajectory:
-        room, comment_id = _task(seed)
-        return _played(room, comment_id, seed, self._with_faults(self._make))
+        room, comment_id = task_of(seed)
+        return play_one(room, comment_id, seed, self._with_faults(self._make))
 
     def _with_faults(self, make: MakeSandbox) -> MakeSandbox:
         return lambda room: FaultySandbox(make(room), self.soak.plan, retries=RETRIES)
@@ -405,14 +278,14 @@ class SoakRun:
         as it is in this process by the same plan."""
         seed = trajectory.seed
         assert seed is not None
-        room, comment_id = _task(seed)
+        room, comment_id = task_of(seed)
         if any(fault.kind in CONTENT for fault in trajectory.faults):
-            return _played(room, comment_id, seed, self._with_faults(local_sandbox))
+            return play_one(room, comment_id, seed, self._with_faults(local_sandbox))
         return self._twins(room.room_id, comment_id)
 
     def _played_twin(self, room_id: str, comment_id: str) -> Trajectory:
         room = next(room for room in soak_rooms() if room.room_id == room_id)
-        return _played(room, comment_id, 0, local_sandbox)
+        return play_one(room, comment_id, 0, local_sandbox)
 
     def _share_check(self, episodes: int, failed: int) -> Check:
         """Compare the failed episodes with as many as the injected faults should fail."""
@@ -469,7 +342,7 @@ class _Findings:
         self.writes += len(states)
         if states != _states(twin)[: len(states)]:
             self.doubled.append(seed)
-        if _is_foreign(trajectory, _task(seed)[0]):
+        if is_foreign(trajectory, task_of(seed)[0]):
             self.foreign.append(seed)
         told, due = trajectory.messages, twin.messages
         if trajectory.status is Status.ENV_ERROR:
@@ -503,29 +376,10 @@ def failure_probability(soak: Soak, *, calls: int, has_wire: bool) -> float:
     return 1 - opens * ((1 - by_plan) * (1 - on_wire)) ** calls
 
 
-def _task(seed: int) -> tuple[Room, str]:
-    """Return the room and the comment of a seed."""
-    rooms = soak_rooms()
-    room = rooms[seed % len(rooms)]
-    return room, room.comments[seed // len(rooms) % COMMENTS].comment_id
-
-
-def _played(room: Room, comment_id: str, seed: int, make: MakeSandbox) -> Trajectory:
-    with closing(LiveRoomEnv(room, sandbox=make, rubric=None)) as env:
-        return rollout(env, _BusyAgent(room), seed=seed, options={"comment": comment_id})
-
-
 def _states(trajectory: Trajectory) -> list[State]:
     """Return the states after each write, as the sandbox told them."""
     results = [result for turn in trajectory.turns for result in turn.results]
     return [result.state for result in results if result.state is not None]
-
-
-def _is_foreign(trajectory: Trajectory, room: Room) -> bool:
-    """Tell whether anything of it is another room's."""
-    if trajectory.content_hash != room.content_hash:
-        return True
-    return bool({*_SECRET.findall(trajectory.model_dump_json())} - {secret_of_room(room)})
 
 
 def _is_planned(trajectory: Trajectory) -> bool:

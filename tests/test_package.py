@@ -75,7 +75,7 @@ LAYERS = {
     5: (
         *("export", "conversations", "importers"),
         *("evaluation", "mutants", "exploits", "diagnostics", "stability"),
-        *("soak", "soak_server"),
+        *("soak", "soak_server", "soak_world"),
         *("run_metrics", "trajectory_log"),
     ),
     6: ("adapters",),

@@ -25,13 +25,9 @@ from livestream_env.sandbox import (
 )
 from livestream_env.sandbox.faults import TRANSPORT
 from livestream_env.sandbox.faulty_wire import FaultyWire
-from livestream_env.soak import (
+from livestream_env.soak import Memory, Soak, SoakReport, SoakRun, failure_probability
+from livestream_env.soak_world import (
     CALLS,
-    Memory,
-    Soak,
-    SoakReport,
-    SoakRun,
-    failure_probability,
     local_sandbox,
     remote_sandbox,
     secret_of_room,
