@@ -82,6 +82,7 @@ def test_two_agents_through_pettingzoo_are_the_same(name: str) -> None:
     assert_same(case, {key: got[key] for key in ("messages", "rewards", "truncated", "excluded")})
 
 
+@pytest.mark.row("R37", "R42")
 @pytest.mark.parametrize("form", ["vllm", "sglang"])
 @pytest.mark.parametrize("name", ONE_AGENT_CASES)
 def test_an_episode_over_the_chat_api_is_the_same(name: str, form: str) -> None:

@@ -7,6 +7,8 @@ TransferQueue, which runs on a Ray cluster alone.
 from __future__ import annotations
 
 import asyncio
+import json
+import runpy
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -250,7 +252,6 @@ def test_episodes_are_the_cores(
         assert "truncated" in got
 
 
-@pytest.mark.row("R57")
 @pytest.mark.parametrize("agent", ["tool_caller", "replier"])
 def test_each_of_two_agents_is_trained_by_its_own_loop(agent: str, rollouts: Rollouts) -> None:
     case = CASES["two agents"]
@@ -394,3 +395,12 @@ def test_the_server_is_asked_to_stop_where_the_template_ends_turns(rollouts: Rol
     assert all(end in asked["stop_token_ids"] for asked in server.asked)
     first, second = (asked["prompt_ids"] for asked in server.asked)
     assert second[: len(first)] == first
+
+
+def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    folder = Path(__file__).resolve().parents[2] / "examples" / "trainers"
+    monkeypatch.syspath_prepend(str(folder))
+    runpy.run_path(str(folder / "verl_agent_loop.py"), run_name="__main__")
+    played = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["reward"] for one in played] == [1.0, 0.0, 0.0]  # small talk, then two questions
+    assert all(0 < one["trained"] < one["response"] for one in played)

@@ -1,0 +1,164 @@
+"""CPU time of an episode through each adapter, over the bare core's in the same run.
+
+Run in a trainer's environment: `.venvs/NAME/bin/python benchmarks/adapters.py NAME`. The goal is at
+most 1.5 x. An adapter that hands tokens on is compared with `rollout` and `Setup.rows`, one of
+plain text with `rollout` alone. The policy costs nothing: what it samples is known beforehand. The
+trainer's own classes are in the figure where the adapter cannot be called without them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from conformance import CASES, Case, expected, renderer_of, said_in, tokenizer_of
+
+import livestream_env as le
+from livestream_env.adapters.setup import Setup
+from livestream_env.parsing import parse_text
+from livestream_env.tokens import Sampled
+
+CASE = CASES["several turns"]
+EPISODES, REPEATS = 20, 7
+Play = Callable[[], None]
+"""Plays one episode and makes the trainer's rows of it."""
+
+
+class Sampling:
+    """An engine that gives the turns of a case in a circle."""
+
+    def __init__(self, case: Case) -> None:
+        texts = [line.text + "<|im_end|>" for line in case.lines]
+        encode = tokenizer_of("chatml")
+        ids = [tuple(encode(text, add_special_tokens=False)["input_ids"]) for text in texts]
+        self.turns = [Sampled(one, (-0.5,) * len(one)) for one in ids]
+        self._next = itertools.cycle(self.turns)
+
+    def __call__(self, ids: Sequence[int], stop: Sequence[int] = ()) -> Sampled:
+        return next(self._next)
+
+
+class Speaking:
+    """An agent that says the texts of a case in a circle."""
+
+    def __init__(self, case: Case) -> None:
+        self._next = itertools.cycle([line.text for line in case.lines])
+
+    def act(self, messages: object, tools: object) -> Any:
+        return parse_text(next(self._next))
+
+
+def core_tokens() -> Play:
+    """Play by token ids and make training rows."""
+    setup, renderer = Setup(**CASE.setup_options), renderer_of("chatml")
+    agent = le.TokenAgent(Sampling(CASE), renderer)
+
+    def play() -> None:
+        trajectory = le.rollout(setup.make_env(), agent, **setup.opening(CASE.row))
+        (row,) = setup.rows(trajectory, renderer)
+        assert row.reward == 1.0
+
+    return play
+
+
+def core_text() -> Play:
+    """Play by text alone."""
+    setup, agent = Setup(**CASE.setup_options), Speaking(CASE)
+
+    def play() -> None:
+        trajectory = le.rollout(setup.make_env(), agent, **setup.opening(CASE.row))
+        assert trajectory.reward == 1.0
+
+    return play
+
+
+# --- trainers: each is imported inside ----------------------------------------------------------
+
+
+def verl() -> Play:
+    """Make an agent loop of verl's and its output, as its worker does for each episode."""
+    import asyncio
+
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.workers.rollout.replica import TokenOutput
+
+    from livestream_env.adapters.verl import LiveRoomAgentLoop
+
+    rollout = {"prompt_length": 8000, "response_length": 4000}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
+    sampling = Sampling(CASE)
+    outputs = [
+        TokenOutput(
+            token_ids=list(one.token_ids),
+            log_probs=list(one.logprobs or ()),
+            stop_reason="completed",
+        )
+        for one in sampling.turns
+    ]
+
+    class Server:
+        def __init__(self) -> None:
+            self._next = itertools.cycle(outputs)
+
+        async def generate(self, request_id: str, **asked: Any) -> Any:
+            return next(self._next)
+
+    server = Server()
+
+    async def episode() -> None:
+        loop = LiveRoomAgentLoop(
+            trainer_config=DictConfigWrap(config),
+            server_manager=server,
+            tokenizer=tokenizer_of("chatml"),
+            processor=None,
+            dataset_cls=object,
+            data_config=DictConfigWrap(config.data),
+            setup=CASE.setup_options,
+        )
+        (output,) = await loop.run({}, extra_info=CASE.row.to_json())
+        assert output.reward_score == 1.0
+
+    runner = asyncio.Runner()
+    return lambda: runner.run(episode())
+
+
+CORES = {"tokens": core_tokens, "text": core_text}
+TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {"verl": ("tokens", verl)}
+"""By name: which form of the core it is compared with, and what makes its play."""
+
+
+def cpu_ms(play: Play) -> float:
+    """Return CPU milliseconds an episode, threads included."""
+    begun = time.process_time()
+    for _ in range(EPISODES):
+        play()
+    return (time.process_time() - begun) / EPISODES * 1e3
+
+
+def main(names: Sequence[str]) -> None:
+    """Print each trainer's cost beside the core's, measured in turns."""
+    assert len(said_in(expected(CASE)["messages"])) == len(CASE.lines)
+    for name in names:
+        form, make = TRAINERS[name]
+        core, adapter = CORES[form](), make()
+        core(), adapter()
+        pairs = [(cpu_ms(core), cpu_ms(adapter)) for _ in range(REPEATS)]
+        ours = statistics.median(ms for ms, _ in pairs)
+        theirs = statistics.median(ms for _, ms in pairs)
+        ratio = statistics.median(b / a for a, b in pairs)
+        print(
+            f"{name:<12} {1e3 / theirs:6.0f} episodes a CPU-second, the core {1e3 / ours:6.0f}"
+            f" ({form}): {ratio:.2f} x the cost"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(TRAINERS))
