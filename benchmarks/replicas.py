@@ -50,6 +50,8 @@ class Figures(NamedTuple):
     """Episodes whose transcript is not the local one."""
     requests: float
     """Requests to `/calls/` per call that was made; 0 where nobody counted."""
+    causes: tuple[str, ...]
+    """Why episodes were lost."""
 
 
 class Mover:
@@ -184,7 +186,8 @@ def figures(found: Sequence[le.Trajectory], agent: Any, calls: int = 0) -> Figur
         if one.status == le.Status.OK:
             wrong += transcript(one) != transcript(le.rollout(plain, agent, seed=one.seed))
     made = sum(len(turn.results) for one in found for turn in one.turns)
-    return Figures(len(found), len(lost), wrong, calls / max(made, 1))
+    causes = tuple(one.faults[-1].detail for one in lost)
+    return Figures(len(found), len(lost), wrong, calls / max(made, 1), causes)
 
 
 def without_affinity(episodes: int, *, rooms: str, workers: bool) -> Figures:
@@ -254,7 +257,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _told(found: Figures, digits: int = 3) -> str:
     text = f"{found.episodes} episodes, {found.lost} lost, {found.wrong} wrong"
-    return text if not digits else f"{text}, {found.requests:.{digits}f} requests a call"
+    counted = f", {found.requests:.{digits}f} requests a call" if digits else ""
+    return "\n  ".join((text + counted, *found.causes))
 
 
 if __name__ == "__main__":

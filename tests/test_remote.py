@@ -690,6 +690,8 @@ def test_an_option_that_the_server_cannot_honour_is_named(options: Any, named: s
         pytest.param({"timeout_s": 0}, "`timeout_s`", id="timeout"),
         pytest.param({"retries": -1}, "`retries`", id="retries"),
         pytest.param({"headers": {"Authorization": "x"}}, "`token_env`", id="secret header"),
+        pytest.param({"headers": {"X-Team": "直播"}}, "no header can be", id="header"),
+        pytest.param({"headers": {"X-Team": "a\r\nX: y"}}, "no header can be", id="two headers"),
         pytest.param({"tools": [order_pizza]}, "objects", id="tool object"),
         pytest.param({"embedder": object()}, "name", id="embedder object"),
     ],

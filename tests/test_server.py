@@ -26,7 +26,7 @@ from servers_for_tests import LOOK, MOVE, QUICK, Client, call, free_port, runnin
 
 import livestream_env as le
 from livestream_env.cli import main
-from livestream_env.errors import RoomMismatch, SandboxError, SessionLost
+from livestream_env.errors import RoomMismatch, SandboxError, SandboxTimeout, SessionLost
 from livestream_env.room_files import save_room
 from livestream_env.sandbox import LocalSandbox, RemoteSandbox, connections, create_app
 from livestream_env.sandbox.testing import key_strings, with_secret
@@ -659,6 +659,31 @@ def test_a_room_with_numbers_that_json_lacks_is_refused(client: Client) -> None:
         headers = {"content-type": "application/json"}
         answer = client.post(f"/sessions/{ID}", content=content, headers=headers)
         assert (answer.status_code, code(answer)) == (422, "room_invalid")
+
+
+def test_tools_that_hang_take_no_thread_for_ever() -> None:
+    go = threading.Event()
+
+    @le.tool
+    def slow(context: le.ToolContext) -> str:
+        """Hang."""
+        go.wait(60)
+        return "late"
+
+    app = create_app([ROOM], tools=[slow], threads=2, tool_timeout_s=0.3)
+    with running(app) as base:
+
+        def ask(_: int) -> str:
+            with RemoteSandbox(base, ROOM, tools=["slow", "search_faq"], **QUICK) as sandbox:
+                sandbox.reset(seed=1, comments=["c1"])
+                with pytest.raises(SandboxTimeout, match="`slow` failed") as caught:
+                    sandbox.call(call("slow"))
+                assert sandbox.call(LOOK).error is None
+                return str(caught.value)
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all("`tool_timeout_s` of 0.3" in text for text in pool.map(ask, range(4)))
+        go.set()
 
 
 def test_a_page_in_a_browser_cannot_send_requests(client: Client) -> None:

@@ -39,6 +39,7 @@ from livestream_env.sandbox.punctual import Limit, make_punctual
 from livestream_env.sandbox.wire import ErrorAnswers, Failure
 from livestream_env.types import TurnEvent
 from livestream_env.version import VERSION
+from livestream_env.words import safe
 
 T = TypeVar("T")
 
@@ -146,7 +147,11 @@ class Link:
         self.retries = retries
         self._backoff_s = above_zero("backoff_s", backoff_s)
         self._headers = dict(headers or {})
-        for name in self._headers:
+        for name, value in self._headers.items():
+            if not all(
+                isinstance(t, str) and t.isascii() and t.isprintable() for t in (name, value)
+            ):
+                raise ValueError(f"`headers` holds `{safe(str(name))}`, which no header can be")
             if name.lower() in _SECRET_HEADERS:
                 raise ValueError(
                     f"`headers` holds `{name}`; name an environment variable that holds it, in"

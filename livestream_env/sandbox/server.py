@@ -66,6 +66,7 @@ def create_app(
     max_bytes: int = 1 << 30,
     body_timeout_s: float = 30.0,
     threads: int = 32,
+    tool_timeout_s: float = 60.0,
 ) -> FastAPI:
     """Make the application; it may be mounted in another.
 
@@ -84,12 +85,14 @@ def create_app(
             `lease_s` makes place for another.
         body_timeout_s: seconds that a body may take to arrive.
         threads: calls that run at a time.
+        tool_timeout_s: seconds that a call of one of `tools` may take.
 
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: the token is empty, or a limit is not above 0.
     """
-    for name, value in (("max_sessions", max_sessions), ("lease_s", lease_s), ("threads", threads)):
+    limits = {"max_sessions": max_sessions, "lease_s": lease_s, "threads": threads}
+    for name, value in {**limits, "tool_timeout_s": tool_timeout_s}.items():
         if not value > 0:
             raise ValueError(f"`{name}` is {value}; it is a number above 0")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
@@ -97,7 +100,7 @@ def create_app(
     store = RoomStore(
         rooms, uploads=uploads, max_rooms=max_rooms, max_bytes=max_bytes, keep_s=lease_s
     )
-    maker = _Maker(store, factory, _named(tools), tuple(embedders))
+    maker = _Maker(store, factory, _named(tools), tuple(embedders), tool_timeout_s)
     sessions = Sessions(maker.make, max_sessions=max_sessions, lease_s=lease_s, threads=threads)
     maker.in_thread, maker.in_builder = sessions.in_thread, sessions.in_builder
     traffic = Traffic()
@@ -157,8 +160,9 @@ class _Maker:
         factory: Factory | None,
         tools: dict[str, ToolSource],
         embedders: tuple[str, ...],
+        tool_timeout_s: float,
     ) -> None:
-        self._store, self._factory = store, factory
+        self._store, self._factory, self._tool_timeout_s = store, factory, tool_timeout_s
         self._tools, self._embedders = tools, embedders
 
     async def make(self, origin: Origin) -> Sandbox:
@@ -176,7 +180,8 @@ class _Maker:
             return made
         assert room is not None
         known: Room = room
-        return await self.in_builder(lambda: _local(known, origin, tools))  # type: ignore[no-any-return]
+        timeout_s = self._tool_timeout_s
+        return await self.in_builder(lambda: _local(known, origin, tools, timeout_s))  # type: ignore[no-any-return]
 
     async def _room(self, origin: Origin) -> Room | None:
         store, wanted = self._store, origin.content_hash
@@ -215,7 +220,9 @@ def _installed_tools() -> tuple[str, ...]:
     return tuple(point.name for point in entry_points(group=TOOL_POINTS))
 
 
-def _local(room: Room, origin: Origin, tools: list[ToolSource] | None) -> LocalSandbox:
+def _local(
+    room: Room, origin: Origin, tools: list[ToolSource] | None, timeout_s: float
+) -> LocalSandbox:
     wanted = origin.options
     embedder = make_embedder(wanted.embedder)
     made = LocalSandbox(
@@ -224,6 +231,7 @@ def _local(room: Room, origin: Origin, tools: list[ToolSource] | None) -> LocalS
         embedder=embedder,
         tools=tools,
         session=origin.session,
+        tool_timeout_s=timeout_s,
     )
     _build_indexes(room, embedder)
     return made
