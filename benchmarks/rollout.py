@@ -188,12 +188,12 @@ def over_http() -> None:
         with served([*command, "--port", str(PORT)], URL, folder) as server:
             for number in range(WAVES):
                 seeds = range(number * AT_ONCE, (number + 1) * AT_ONCE)
+                serial = {seed: digest(le.rollout(env, agent, seed=seed)) for seed in seeds}
                 start, own = time.perf_counter(), time.process_time()
                 digests, failed = asyncio.run(wave(seeds))
                 took, cpu = time.perf_counter() - start, time.process_time() - own
                 here = psutil.Process().memory_info().rss >> 20
                 there = server.memory_info().rss >> 20
-                serial = {seed: digest(le.rollout(env, agent, seed=seed)) for seed in seeds}
                 differ = sum(digests.get(seed) != serial[seed] for seed in seeds)
                 print(
                     f"{AT_ONCE} at once over HTTP, wave {number}: {len(digests)} ended, {failed}"

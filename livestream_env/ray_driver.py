@@ -39,7 +39,7 @@ def ray_rollouts(
     `RAY_ADDRESS`, else a local one.
 
     Args:
-        max_workers: episodes at once, as many more wait; by default what the CPUs allow.
+        max_workers: episodes at once; by default what the CPUs allow.
         num_cpus: CPUs that Ray sets aside for an episode: less than 1 where it mostly waits.
         retries: times that an episode whose worker died is played again; then it is `env_error`.
 
@@ -51,11 +51,13 @@ def ray_rollouts(
     if not ray.is_initialized():
         own = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max_workers}
         ray.init(include_dashboard=False, **own)
-    if max_workers is None:
-        max_workers = max(1, int(ray.cluster_resources().get("CPU", 1) / (num_cpus or 1)))
+    fitting = max(1, int(ray.cluster_resources().get("CPU", 1) / (num_cpus or 1)))
+    max_workers = fitting if max_workers is None else max_workers
     checked_count("max_workers", max_workers)
+    is_full = max_workers >= fitting  # Ray lets no more run; what waits spares workers the gap
     schedule = Schedule(seeds, size=size, redundancy=redundancy)
-    runner = _Tasks((make_env, agent, options, timeout_s), max_workers, num_cpus, retries)
+    submitted = max_workers + (fitting if is_full else 0)
+    runner = _Tasks((make_env, agent, options, timeout_s), submitted, num_cpus, retries)
     return played_groups(schedule, runner, progress)
 
 
@@ -70,17 +72,19 @@ def _ray() -> Any:
 class _Tasks:
     """Plays each episode as a task."""
 
-    def __init__(self, stage: tuple[Any, ...], workers: int, num_cpus: float, retries: int) -> None:
+    def __init__(
+        self, stage: tuple[Any, ...], submitted: int, num_cpus: float, retries: int
+    ) -> None:
         self._ray = _ray()
         self._stage = self._ray.put(stage)
-        self._workers = workers
+        self._submitted = submitted
         remote = self._ray.remote(num_cpus=num_cpus, max_retries=retries)
         self._task = remote(_play)
         self._running: dict[Any, Play] = {}
 
     def has_room(self) -> bool:
-        """Return whether another episode may be started: one each waits, so that none is idle."""
-        return len(self._running) < 2 * self._workers
+        """Return whether another episode may be submitted."""
+        return len(self._running) < self._submitted
 
     def start(self, play: Play) -> None:
         """Submit an episode; the reference in a list is not resolved for every task."""

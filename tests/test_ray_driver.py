@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import signal
 import sys
@@ -171,6 +172,16 @@ def test_results_are_streamed_and_hold_new_episodes_back(cluster: Any, tmp_path:
     time.sleep(0.5)
     assert len(taken) <= 5 + 2 * 2
     groups.close()
+
+
+@needs_ray
+def test_no_more_episodes_are_played_at_once_than_workers(cluster: Any, tmp_path: Path) -> None:
+    agent = Noted(tmp_path / "notes", 0.05)
+    options: dict[str, Any] = {"max_workers": 1, "num_cpus": 0.25}
+    played = [one for [one] in le.ray_rollouts(room_env().another, agent, range(10), **options)]
+    assert len(played) == 10
+    for before, after in itertools.pairwise(played):
+        assert before.turns[-1].ended_s <= after.turns[0].started_s
 
 
 class Fatal(Noted):
