@@ -56,13 +56,13 @@ def register_room(env_id: str, entry_point: str) -> str:
 
 
 @cache
-def as_gem_env(room: type[PlayedRoom], name: str) -> type[Any]:
-    """Return the class of rooms as a `gem.Env`; its module is to have it under this name."""
+def as_gem_env(room: type[PlayedRoom], name: str, module: str) -> type[Any]:
+    """Return the class of rooms as a `gem.Env`, which `module` has under this name."""
     gem = trainer_module("gem", ran=RAN, install=INSTALL)
-    return type(name, (room, gem.Env), {"__doc__": room.__doc__, "__module__": room.__module__})
+    return type(name, (room, gem.Env), {"__doc__": room.__doc__, "__module__": module})
 
 
 def __getattr__(name: str) -> Any:
     if name == "LiveRoom":
-        return as_gem_env(GemRoom, name)
+        return as_gem_env(GemRoom, name, __name__)
     raise AttributeError(f"module `{__name__}` has no `{name}`")

@@ -63,9 +63,9 @@ class PlayedRoom:
         """
         number = self._random.randrange(2**31) if seed is None else seed
         row = self._rows[number % len(self._rows)] if self._rows else None
-        opening = self.setup.opening(row) if row else {"seed": number, "options": None}
+        opening: dict[str, Any] = {"seed": number} if row is None else self.setup.opening(row)
         if self.setup.has_two_agents:
-            opening["options"] = {**(opening["options"] or {}), "agents": [*self.setup.agents]}
+            opening["options"] = {**(opening.get("options") or {}), "agents": [*self.setup.agents]}
         env = self._env_of(row.room if row else None)
         self._failed, self._sampled = None, {}
         try:
@@ -73,11 +73,15 @@ class PlayedRoom:
         except SandboxError as error:
             self._failed = failed_trajectory(env, number, cause_of(error))
             self.setup.keep(self._failed)
+            self.close()
             raise
 
     def _env_of(self, room: str | None) -> LiveRoomEnv:
-        if self._env is None or room != self._room:
+        """Return the environment of before where it serves: of the room, with a sound sandbox."""
+        env = self._env
+        if env is not None and (room != self._room or env.episode.status is Status.ENV_ERROR):
             self.close()
+        if self._env is None:
             self._env, self._room = self.setup.make_env(room), room
         return self._env
 
@@ -98,12 +102,14 @@ class PlayedRoom:
         assert env is not None
         if self._sampled:
             tools = episode.tools[episode.agent]
-            action = replace(to_action(action, turn=len(episode.turns), tools=tools), **self._sampled)
+            action = replace(
+                to_action(action, turn=len(episode.turns), tools=tools), **self._sampled
+            )
             self._sampled = {}
         return self._told(env.step(action))
 
     def end(self, reason: Literal["length", "turns", "driver"]) -> Stepped:
-        """End the episode, because a limit of the trainer's is reached or it stops, and score it."""
+        """End the episode at a limit of the trainer's, or because it stops, and score it."""
         episode, env = self.episode(), self._env
         assert env is not None
         episode.abort(reason)
