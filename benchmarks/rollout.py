@@ -122,16 +122,21 @@ class Thinking:
         return self
 
 
-def rate(agent: Thinking, workers: int, num_cpus: float, count: int) -> float:
-    """Return episodes a second of wall time, of a warm cluster."""
+def rate(agent: Thinking, workers: int, num_cpus: float, count: int) -> tuple[float, float]:
+    """Return episodes a second of wall time, and how many were under way on average.
+
+    The second tells idle workers from a busy machine.
+    """
     env = room_env()
     options: dict[str, Any] = {"max_workers": workers, "num_cpus": num_cpus}
     for _ in le.ray_rollouts(env.another, agent, range(2 * workers), **options):
         pass
     start = time.perf_counter()
-    for _ in le.ray_rollouts(env.another, agent, range(count), **options):
-        pass
-    return count / (time.perf_counter() - start)
+    under_way_s = 0.0
+    for [played] in le.ray_rollouts(env.another, agent, range(count), **options):
+        under_way_s += played.turns[-1].ended_s - played.turns[0].started_s
+    took = time.perf_counter() - start
+    return count / took, under_way_s / took
 
 
 def on_ray() -> None:
@@ -145,11 +150,13 @@ def on_ray() -> None:
         ("waiting", Thinking(waits=True), (1, 4), 0.25),
     ):
         found = [[rate(agent, workers, num_cpus, 40) for workers in tries] for _ in range(5)]
-        grown = statistics.median(more / one for one, more in found)
-        one = statistics.median(row[0] for row in found)
+        grown = statistics.median(more[0] / one[0] for one, more in found)
+        one = statistics.median(row[0][0] for row in found)
+        under_way = statistics.median(row[1][1] for row in found)
         print(
             f"Ray, {what}: {one:.1f} episodes a second with 1 worker,"
-            f" {grown:.2f} x with {tries[1]} ({2 * THINKS_S * 1000:.0f} ms an episode)"
+            f" {grown:.2f} x with {tries[1]}, {under_way:.2f} of them busy"
+            f" ({2 * THINKS_S * 1000:.0f} ms an episode)"
         )
     ray.shutdown()
 
