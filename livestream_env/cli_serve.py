@@ -76,6 +76,7 @@ def run_serve(args: argparse.Namespace) -> int:
         "max_sessions": args.max_sessions,
         "lease_s": args.lease,
         "uploads": not args.no_uploads,
+        "workers": args.workers,
     }
     from livestream_env.sandbox.connections import PunctualConnection
 
@@ -110,18 +111,38 @@ def app_of(settings: Mapping[str, Any]) -> FastAPI:
     Raises:
         UsageError: the factory cannot be found, or the token's file holds none.
     """
+    from livestream_env.adapters.rock import mount_gem
     from livestream_env.sandbox.server import EMBEDDERS, create_app
 
-    return create_app(
+    embedders = (*EMBEDDERS, *settings["embedders"])
+    app = create_app(
         settings["rooms"],
         factory=None if settings["sandbox"] is None else _factory(settings["sandbox"]),
         token=None if settings["token_file"] is None else _token(settings["token_file"]),
         tools=settings["tools"],
-        embedders=(*EMBEDDERS, *settings["embedders"]),
+        embedders=embedders,
         max_sessions=settings["max_sessions"],
         lease_s=settings["lease_s"],
         uploads=settings["uploads"],
     )
+    mount_gem(
+        app,
+        max_envs=settings["max_sessions"],
+        lease_s=settings["lease_s"],
+        tools=settings["tools"],
+        embedders=embedders,
+        refusal=_no_gem(settings),
+    )
+    return app
+
+
+def _no_gem(settings: Mapping[str, Any]) -> str | None:
+    """Return why a server of these settings has no GEM environments, or `None`."""
+    if settings["sandbox"] is not None:
+        return "GEM environments run the rooms of `--rooms`; this server has `--sandbox`"
+    if settings["workers"] > 1:
+        return "GEM environments live in one process; this server has more: use `--workers 1`"
+    return None
 
 
 def _factory(name: str) -> Any:

@@ -7,6 +7,7 @@ a well-formed request id.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import ipaddress
 import logging
@@ -117,7 +118,7 @@ class Gate:
 
     def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if self._token is not None:
-            if not hmac.compare_digest(headers.get(b"authorization", b""), self._token):
+            if not hmac.compare_digest(_bearer(headers.get(b"authorization", b"")), self._token):
                 raise Refused(401, "unauthorized", "a token is needed: `Authorization: Bearer ...`")
             return
         client = scope.get("client")
@@ -189,6 +190,18 @@ def _is_another_host(client: str) -> bool:
     except ValueError:
         return False
     return not is_loopback(client)
+
+
+def _bearer(authorization: bytes) -> bytes:
+    """Return the header as one with a token; clients that know a URL alone show it as the password
+    of `http://any:TOKEN@host`."""
+    kind, _, told = authorization.partition(b" ")
+    if kind.lower() != b"basic":
+        return authorization
+    try:
+        return b"Bearer " + base64.b64decode(told, validate=True).partition(b":")[2]
+    except ValueError:
+        return b""
 
 
 def _too_large(limit: int) -> Refused:

@@ -90,6 +90,11 @@ class RoomStore:
             self._uploaded.move_to_end(content_hash)
             return upload.room
 
+    def file_of(self, room_id: str) -> Path | None:
+        """Return the file of the folder's room of that id, for what may read its key."""
+        held = ((path, room) for path, (_, room) in self._files.items() if room is not None)
+        return next((path for path, room in held if room.room_id == room_id), None)
+
     def is_stale(self) -> bool:
         """Return whether the folder is worth another look."""
         return self._folder is not None and self._clock() - self._scanned_s > RESCAN_S

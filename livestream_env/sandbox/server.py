@@ -380,8 +380,8 @@ class _Routes:
     async def _body(self, request: Request, model: type[M]) -> M:
         body = await request.body()
         if len(body) > _LARGE:
-            return await self._sessions.in_thread(lambda: _validated(model, body))
-        return _validated(model, body)
+            return await self._sessions.in_thread(lambda: validated(model, body))
+        return validated(model, body)
 
 
 _COUNTED = (
@@ -390,7 +390,7 @@ _COUNTED = (
 )
 
 
-def _validated(model: type[M], body: bytes) -> M:
+def validated(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
