@@ -124,20 +124,22 @@ class Memory:
             self.samples.append((at_s, held))
 
     @property
-    def growth(self) -> float | None:
-        """The most that was held in the last quarter of the time over that of the quarter before,
-        less 1; `None` of few samples."""
+    def quarters(self) -> list[int]:
+        """The most that was held in each quarter of the time; empty of few samples."""
         if len(self.samples) < FEWEST_SAMPLES:
-            return None
+            return []
         end_s = self.samples[-1][0]
-        third = [held for at_s, held in self.samples if 0.5 <= at_s / end_s < 0.75]
-        last = [held for at_s, held in self.samples if at_s / end_s >= 0.75]
-        return max(last) / max(third) - 1 if third and last else None
+        most = [0] * 4
+        for at_s, held in self.samples:
+            quarter = min(3, int(4 * at_s / end_s))
+            most[quarter] = max(most[quarter], held)
+        return most
 
     @property
-    def most(self) -> int | None:
-        """The most that was held."""
-        return max((held for _, held in self.samples), default=None)
+    def growth(self) -> float | None:
+        """That of the last quarter over that of the third, less 1; `None` of few samples."""
+        most = self.quarters
+        return most[3] / most[2] - 1 if most and most[2] else None
 
 
 class SoakRun:
@@ -312,8 +314,8 @@ class SoakRun:
             "writes": found.writes,
             "fired_on_the_wire": fired,
             "kills": 0 if server is None else server.kills,
-            "memory_most_mib": {
-                name: None if memory.most is None else round(memory.most / 2**20, 1)
+            "memory_mib_by_quarter": {
+                name: [round(held / 2**20, 1) for held in memory.quarters]
                 for name, memory in self._memory.items()
             },
             "raised": dict(list(self.raised.items())[:20]),

@@ -203,8 +203,8 @@ def test_memory_that_grows_is_told_and_a_sawtooth_is_not() -> None:
     assert flat.growth == 0.0
     rising = Memory([(float(i), 100 + i) for i in range(200)])
     assert rising.growth == pytest.approx(299 / 249 - 1)
+    assert rising.quarters == [149, 199, 249, 299]
     assert Memory([(0.0, 1)]).growth is None
-    assert rising.most == 299
 
 
 # --- what is wrong is told -------------------------------------------------------------------
