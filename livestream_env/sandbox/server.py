@@ -391,6 +391,11 @@ _COUNTED = (
 
 
 def validated(model: type[M], body: bytes) -> M:
+    """Read a request's body.
+
+    Raises:
+        Refused: it is no JSON, or breaks the schema.
+    """
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
