@@ -6,6 +6,7 @@ differ in what the policy samples alone.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args
@@ -14,7 +15,7 @@ from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.errors import did_you_mean
 from livestream_env.export import write_rows
 
-DataFormat = Literal["jsonl", "trl", "verl"]
+DataFormat = Literal["jsonl", "trl", "verl", "openrlhf"]
 DATA_FORMATS: tuple[DataFormat, ...] = get_args(DataFormat)
 LOOP = "liveroom"
 """The name that verl's rows and `adapters.verl` know the agent loop by."""
@@ -26,8 +27,9 @@ def data_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield each task row in the columns of a trainer.
 
-    `jsonl` is the row itself, `trl` has the episode's first messages beside it, `verl` has the
-    columns of its `RLHFDataset`, the row in `extra_info`. Environments ask for the first messages
+    `jsonl` is the row itself, `trl` has the episode's first messages beside it, as SkyRL takes it
+    too, `verl` has the columns of its `RLHFDataset`, the row in `extra_info`, and `openrlhf` has
+    the row as JSON text in `label`. Environments ask for the first messages
     again; these are for the trainer's filters and logs.
 
     Args:
@@ -55,6 +57,8 @@ def _data_rows(
         prompt = _first_messages(setup, row)
         if format == "trl":
             yield {"prompt": prompt, **told}
+        elif format == "openrlhf":
+            yield {"input": prompt, "label": json.dumps(told, ensure_ascii=False)}
         else:
             yield {
                 "data_source": SOURCE,

@@ -15,7 +15,7 @@ for, which also registers the two environments and the proxy `live_room_agents`.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from livestream_env.adapters.gem import as_gem_env, register_room
+from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.roll_rooms import RollMessages, RollText
 from livestream_env.adapters.setup import trainer_module
 from livestream_env.rows import TrainedTurn, TrainingRow, split_rows
-from livestream_env.tokens import Source, Span, TokenSequence, source_of
-from livestream_env.types import Trajectory
 
 if TYPE_CHECKING:
     LiveRoomText: type[RollText]
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     StepManager: type[Any]
     NativeManager: type[Any]
 
-RAN = "ROLL's contract at commit 8eb27cc (August 2026), in stubs"
+RAN = "ROLL's managers at commit 8eb27cc (August 2026)"
 INSTALL = "pip install git+https://github.com/alibaba/ROLL"
 PROXY = "live_room_agents"
 _ROLL = "roll.pipeline.agentic"
@@ -117,14 +116,14 @@ def with_masks(manager: type[Any]) -> type[Any]:
 
         def formulate_rollouts(self, rollout_cache: Any) -> Any:
             room = self.env.unwrapped
+            played = [one for one in rollout_cache.history if "response_ids" in one]
             if room.is_running():
                 at_most = self.env_config["max_steps"]
-                room.end("turns" if rollout_cache.step >= at_most else "length")
-            lengths = [
-                (len(one["prompt_ids"]), len(one["response_ids"]))
-                for one in rollout_cache.history
-                if "response_ids" in one
-            ]
+                *_, info = room.end("turns" if rollout_cache.step >= at_most else "length")
+                if played:
+                    played[-1]["metrics"] = {**played[-1].get("metrics", {}), **info["metrics"]}
+                    played[-1]["metrics_agg_mode"] = dict.fromkeys(info["metrics"], "last")
+            lengths = [(len(one["prompt_ids"]), len(one["response_ids"])) for one in played]
             return _with_rows(super().formulate_rollouts(rollout_cache), room, lengths)
 
     Manager.__name__ = Manager.__qualname__ = f"LiveRoom{manager.__name__}"
@@ -142,7 +141,7 @@ def _check_filter(name: str) -> None:
 
 def _with_rows(made: Any, room: Any, lengths: Sequence[tuple[int, int]]) -> Any:
     """Return ROLL's rollout of an episode with the rows of the core in it."""
-    rows = room.setup.rows(room.played(), _Recorded())
+    rows = room.setup.rows(room.played(), RecordedRenderer())
     parts = []
     for agent in room.setup.agents:
         own = [row for row in rows if row.agent == agent and row.excluded is None]
@@ -194,31 +193,6 @@ def _trained(row: TrainingRow) -> Iterable[tuple[TrainedTurn, tuple[int, ...]]]:
     for span in row.sequence.spans:
         if span.source.is_sampled and span.turn in turns:
             yield turns[span.turn], row.loss_mask[span.start : span.stop]
-
-
-class _Recorded:
-    """Makes sequences of the ids that a trajectory holds, whatever template they are of."""
-
-    def render(
-        self, trajectory: Trajectory, agents: Container[str] | None = None
-    ) -> list[TokenSequence]:
-        grown: list[tuple[list[int], list[Span], str]] = []
-        for index, turn in enumerate(trajectory.turns):
-            prompt, ids = turn.action.prompt_ids, turn.action.token_ids
-            if prompt is None or ids is None:
-                continue
-            if not grown or list(prompt[: len(grown[-1][0])]) != grown[-1][0]:
-                grown.append(([], [], turn.agent))
-            tokens, spans, _ = grown[-1]
-            spans.append(Span(len(tokens), len(prompt), Source.PROMPT, index - 1))
-            is_own = agents is None or turn.agent in agents
-            source = source_of(turn) if is_own else Source.PROMPT
-            spans.append(Span(len(prompt), len(prompt) + len(ids), source, index))
-            tokens[:] = [*prompt, *ids]
-        return [
-            TokenSequence(tuple(ids), None, tuple(spans), agent=agent)
-            for ids, spans, agent in grown
-        ]
 
 
 # --- two agents -------------------------------------------------------------------------------

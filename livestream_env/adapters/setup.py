@@ -6,7 +6,9 @@ the drivers of the package, and hands on what `Setup.rows` gives.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,6 +174,25 @@ class Setup:
     def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Return `livestream_env.metrics` of what was played, for the trainer's own channel."""
         return metrics(trajectories)
+
+
+def setup_of(options: Mapping[str, Any]) -> Setup:
+    """Return the setup of the arguments of a YAML or JSON file, made once a process."""
+    return _setup_of(as_key(options))
+
+
+@functools.lru_cache(maxsize=8)
+def _setup_of(options: str) -> Setup:
+    return Setup(**json.loads(options))
+
+
+def as_key(options: Mapping[str, Any]) -> str:
+    """Return the options of a YAML or JSON file as JSON, which can be a key."""
+    return json.dumps(
+        options,
+        sort_keys=True,
+        default=lambda one: dict(one) if isinstance(one, Mapping) else list(one),
+    )
 
 
 def trainer_module(name: str, *, ran: str, install: str) -> Any:

@@ -18,7 +18,7 @@ from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.adapters.text import as_user_messages, with_tools_told
 from livestream_env.drivers import failed_trajectory
 from livestream_env.env import LiveRoomEnv, cause_of
-from livestream_env.episode import Episode
+from livestream_env.episode import TWO_AGENTS, Episode
 from livestream_env.errors import ResetNeeded, SandboxError
 from livestream_env.parsing import to_action
 from livestream_env.types import Message, Observation, Status, Trajectory
@@ -33,7 +33,7 @@ class PlayedRoom:
     What has no value before the first episode is a method: GEM's wrappers copy attributes.
 
     Args:
-        room: as of `Setup`, which takes `options` too.
+        room: as of `Setup`, which takes `options` too; or a `Setup`, shared by many rooms.
         seed: of the episodes that are opened without one.
         rows: task rows, or their file of JSON Lines: a seed then opens the row of that number,
             round and round. By default the seed alone decides.
@@ -41,13 +41,13 @@ class PlayedRoom:
 
     def __init__(
         self,
-        room: str | None = None,
+        room: str | Setup | None = None,
         *,
         seed: int | None = None,
         rows: Rows = (),
         **options: Any,
     ) -> None:
-        setup = self.setup = Setup(room, **options)
+        setup = self.setup = room if isinstance(room, Setup) else Setup(room, **options)
         self._rows = [setup.row(row) for row in _read(rows)]
         self._random = random.Random(seed)
         self._room: str | None = None
@@ -55,23 +55,27 @@ class PlayedRoom:
         self._failed: Trajectory | None = None
         self._sampled: dict[str, Any] = {}
 
-    def open(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Open an episode, the same for the same seed.
+    def open(
+        self, seed: int | None = None, row: TaskRow | Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Open an episode, the same for the same seed, or that of a row.
 
         Raises:
             SandboxError: infrastructure failed; `played` has the record.
         """
         number = self._random.randrange(2**31) if seed is None else seed
-        row = self._rows[number % len(self._rows)] if self._rows else None
-        opening: dict[str, Any] = {"seed": number} if row is None else self.setup.opening(row)
+        task = None if row is None else self.setup.row(row)
+        if task is None and self._rows:
+            task = self._rows[number % len(self._rows)]
+        opening: dict[str, Any] = {"seed": number} if task is None else self.setup.opening(task)
         if self.setup.has_two_agents:
-            opening["options"] = {**(opening.get("options") or {}), "agents": [*self.setup.agents]}
-        env = self._env_of(row.room if row else None)
+            opening["options"] = {**(opening.get("options") or {}), "agents": [*TWO_AGENTS]}
+        env = self._env_of(task.room if task else None)
         self._failed, self._sampled = None, {}
         try:
             return env.reset(**opening)
         except SandboxError as error:
-            self._failed = failed_trajectory(env, number, cause_of(error))
+            self._failed = failed_trajectory(env, opening["seed"], cause_of(error))
             self.setup.keep(self._failed)
             self.close()
             raise
@@ -170,7 +174,7 @@ class TextRoom(PlayedRoom):
 
     def __init__(
         self,
-        room: str | None = None,
+        room: str | Setup | None = None,
         *,
         seed: int | None = None,
         rows: Rows = (),

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from livestream_env.adapters.data_sets import LOOP
-from livestream_env.adapters.setup import Setup
+from livestream_env.adapters.setup import Setup, as_key, setup_of
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError, missing_trainer
 from livestream_env.renderers import ChatTemplateRenderer
@@ -61,8 +61,10 @@ def _agent_loop() -> Any:
             self, *args: Any, setup: Mapping[str, Any] | None = None, **of_verl: Any
         ) -> None:
             super().__init__(*args, **of_verl)
-            self._setup = type(self).setup or _setup(_key(setup or {}))
-            self._renderer = _renderer(self.tokenizer, _key(self.apply_chat_template_kwargs or {}))
+            self._setup = type(self).setup or setup_of(setup or {})
+            self._renderer = _renderer(
+                self.tokenizer, as_key(self.apply_chat_template_kwargs or {})
+            )
             if len(self._setup.agents) > 1:
                 raise ValueError(
                     "verl gives all outputs of an episode the reward of the last; train each agent"
@@ -171,19 +173,5 @@ class _Engine:
 
 
 @functools.lru_cache(maxsize=8)
-def _setup(options: str) -> Setup:
-    return Setup(**json.loads(options))
-
-
-@functools.lru_cache(maxsize=8)
 def _renderer(tokenizer: Any, variables: str) -> ChatTemplateRenderer:
     return ChatTemplateRenderer(tokenizer, **json.loads(variables))
-
-
-def _key(options: Any) -> str:
-    """Return options of a YAML file as JSON, which can be a key."""
-    return json.dumps(
-        options,
-        sort_keys=True,
-        default=lambda one: dict(one) if isinstance(one, Mapping) else list(one),
-    )
