@@ -55,7 +55,7 @@ class Figure:
         return self.partner or self
 
 
-_HAN = "一二两三四五六七八九十百千万亿零〇俩"
+_HAN = "一二两三四五六七八九十百千万亿零〇俩仨"
 _HAN_DIGIT = "一二三四五六七八九"
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
@@ -65,19 +65,21 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _WORDS = {word: number for number, word in enumerate(_SMALL.split())}
 _WORDS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
-_NO_MORE = r"(?:[到至重的左上，,。;!]|\Z)"  # 三两到四两, but not 两件 behind 三
+_NO_MORE = rf"(?:[到至重的左上半往多，,。;!]|一{PIECE}|\Z)"  # 三两到四两, but not 两件 behind 三
 _NUMBER = re.compile(
     rf"(?=[0-9{_HAN}半a-z])(?:"  # a quick no for most characters
     r"(?<![a-z0-9.'])(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
     r"(?P<scale>\s?[万千百](?![克瓦米卡焦])|k(?![a-z0-9])|w(?=[人单件粉多+]))?"
     r"(?P<tail>[1-9](?=[元块]))?"
     rf"|(?<![几数好])(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
-    rf"|[{_HAN_DIGIT}半](?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)))"
+    rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)))"
     rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
     rf"(?: hundred(?: and)?(?: (?:{_WORD}))?)?|a dozen|a hundred"
-    r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year|dollar|buck)(?![a-z])))(?![a-z])))"
+    r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year|dollar|buck"
+    r"|inch|pound|foot|mile|liter|litre|gallon)(?![a-z])))(?![a-z])))"
+    r"(?P<half>[ -]and[ -]a[ -]half(?![a-z]))?"
 )
-_WITH_HALVES = ("y", "d", "岁", "斤", "kg")
+_HALF_BEHIND = re.compile("半(?![个小天年月斤价折熟糖两])| and a half(?![a-z])")  # 三斤半, 四次半
 _SCALES = {"百": 100, "千": 1000, "万": 10_000, "k": 1000, "w": 10_000}
 _LONGEST_NUMBER = 12
 
@@ -96,7 +98,7 @@ def _names(section: str) -> dict[str, str]:
 
 def _label(section: str, word: str) -> str:
     names = _names(section)
-    return names.get(word) or names.get(word.removesuffix("s"), word)
+    return names.get(word) or names.get(word.removesuffix("s")) or names.get("个" + word, word)
 
 
 def _either(words: list[str]) -> str:
@@ -124,12 +126,18 @@ def _unit() -> re.Pattern[str]:
         r"|(?:rmb|cny|usd|yuan|dollars?|bucks?)(?![a-z]))"
         r"|(?P<cents>cents(?![a-z])|[毛角](?!巾|绒|笔|衣|线))"
         r"|(?P<half>个半(?:小时|钟头|月|钟)|年半|天半)"
-        rf"|(?P<time>{_either(other_times)}|-?(?:{_either(latin_times)})s?(?![a-z]))"
+        rf"|(?P<time>{_either(other_times)}|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
         r"|(?P<code>码(?!数|头|上))"
-        rf"|(?P<size>-?(?:{_either(latin_sizes)})s?(?![a-z'])|{_either(other_sizes)}|两(?={_NO_MORE}))"
+        rf"|(?P<size>-?(?:{_either(latin_sizes)})s?(?![a-z'])(?!(?<= [ml]) left)"
+        rf"|{_either(other_sizes)}|两(?={_NO_MORE}))"
         rf"|[小大整]?(?P<piece>{PIECE})|(?P<thing>{things})"
         r"|(?P<pack>-?\s?(?:pack|piece set|piece|pc|pcs|pk)s?(?![a-z])))"
     )
+
+
+def has_unit(text: str) -> bool:
+    """Tell whether a folded text begins with a unit."""
+    return _unit().match(text) is not None
 
 
 _MONEY_MARK = re.compile(r"(?:us|hk)?[¥$€£]\s?\Z|(?<![a-z])(?:rmb|usd|cny)\s?\Z")
@@ -139,10 +147,12 @@ _CENTS = re.compile(
     rf"(?:[毛角](?P<more>[{_HAN_DIGIT}](?![件个袋瓶盒包条支双套]))?)?"
 )
 _MONEY_TAIL = re.compile("[来多]?钱|整|人民币")
-_TENTHS = re.compile(  # 一米八
-    rf"[{_HAN_DIGIT}](?![{_HAN}点])(?!\s?(?:{PIECE}|天|年|个|号))"
+_TENTHS = re.compile(  # 一米八, 一米八三, 两尺二
+    rf"[{_HAN_DIGIT}]{{1,2}}(?![{_HAN}点])(?!\s?(?:{PIECE}|[天年号分秒小元毛折克米升度瓦码寸]))"
     r"|[1-9](?![0-9.])(?=[的床宽高长深款以左和或跟与、到至，,。!]|\Z)"
 )
+_SMALLER = dict.fromkeys("米尺升", _TENTHS) | {"斤": re.compile(f"[{_HAN_DIGIT}]两")}
+"""What goes on with a size in tenths of its unit: 一斤二两."""
 _RANGE = re.compile(
     r"\s?(?:元|块钱?|[¥$€£])?\s?(?:--?|~|到|至|或者?|、?还是|to|or|and)\s?(?:us)?[¥$€£]?\s?"
 )
@@ -151,11 +161,12 @@ _DIMENSIONS = re.compile(r"\s?(?:cm|厘米|mm|毫米|米|m|inch(?:es)?|\"|in)?\s
 _AFTER_LETTERS = re.compile(r"[a-z]-\Z")  # A-100
 _LEFT = re.compile(r"\s(?:[a-z]{1,12}\s)?(?:left|remaining)(?![a-z])")
 _FOR_A_TIME = re.compile(
-    "(?:in|within|for|about|around|takes?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
+    "(?:in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
     r"(?: like)?\s\Z"
 )
 _A_DOLLAR = re.compile(" (?:dollar|buck)(?![a-z])")
 _AT_MOST = re.compile(r" [a-z]+ (?:tops|max|at most|later|or so)(?![a-z])")
+_HALVED = re.compile(" [a-z]+ and a half(?![a-z])")
 _DROPPED = re.compile(
     r"(?:dropped|down|went|reduced|cut|slashed|goes|fell|lowered)(?: it| them)? from\s\Z"
 )
@@ -184,10 +195,13 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
     before = text[max(0, start - 6) : start]
     if not values or _AFTER_LETTERS.search(before):
         return
+    if match["half"]:
+        values[-1] += 0.5
     if match["word"] in ("a", "an") and not (
         _A_DOLLAR.match(text, stop)
         or _FOR_A_TIME.search(text[max(0, start - 12) : start])
         or _AT_MOST.match(text, stop)
+        or _HALVED.match(text, stop)
     ):
         return
     figure = Figure(start, stop, values[0], is_han=match["han"] is not None)
@@ -199,7 +213,7 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
         _add_unit(figure, text)
     if before.endswith("百分之"):
         figure.unit, figure.start = "percent", start - 3
-    if match["word"] and figure.unit == "bare" and figure.value % 1:
+    if match["word"] and not match["half"] and figure.unit == "bare" and figure.value % 1:
         figure.unit = "money"
     is_article = match["word"] in ("a", "an", "one") and figure.unit == "bare"
     if is_article and not _LEFT.match(text, stop):
@@ -270,9 +284,8 @@ def _add_unit(figure: Figure, text: str) -> None:
         whole = word[:-1] if word[-1] == "半" else word.replace("半", "", 1)
         figure.unit, figure.name, figure.value = "time", _label("times", whole), figure.value + 0.5
     elif unit == "time":
-        if text.endswith("half ", 0, figure.start) and figure.value == 1:
-            figure.value, figure.start = 0.5, figure.start - 5
         figure.name = _label("times", word)
+        figure.value *= 15 if word == "刻钟" else 1
     elif unit == "size":
         _add_size(figure, text, word)
     elif unit == "money":
@@ -286,24 +299,29 @@ def _add_unit(figure: Figure, text: str) -> None:
             figure.stop = more.end()
     elif unit == "block":
         figure.unit = "piece"
-    if figure.name in _WITH_HALVES and text.startswith("半", figure.stop):  # 年半, 两岁半, 三斤半
-        figure.value, figure.stop = figure.value + 0.5, figure.stop + 1
+    is_half = text.endswith("half ", 0, figure.start) and figure.value == 1
+    if is_half and figure.unit in ("time", "size"):
+        figure.value, figure.start = 0.5, figure.start - 5
+    half = _HALF_BEHIND.match(text, figure.stop)
+    if half and figure.unit in ("time", "size", "thing"):
+        figure.value, figure.stop = figure.value + 0.5, half.end()
 
 
 def _add_size(figure: Figure, text: str, word: str) -> None:
     figure.name = _label("sizes", word)
-    tenths = _TENTHS.match(text, figure.stop) if word == "米" else None
+    tenths = _SMALLER[word].match(text, figure.stop) if word in _SMALLER else None
     if tenths is not None:
-        digit = chinese_number(tenths[0]) or float(tenths[0])
-        figure.value, figure.stop = round(figure.value + digit / 10, 2), tenths.end()
+        digits = "".join(str(_HAN_DIGIT.find(c) + 1) if c in _HAN_DIGIT else c for c in tenths[0])
+        figure.value = round(figure.value + float(f"0.{digits.rstrip('两')}"), 2)
+        figure.stop = tenths.end()
 
 
 def _add_cents(figure: Figure, text: str, word: str) -> None:
     """Read what follows 块: 59块9, 九块九毛五, 12块8; but not 30块2件."""
     cents = _CENTS.match(text, figure.stop) if word in ("块", "元") else None
     if cents is None or _unit().match(text, cents.end()):
-        tail = _MONEY_TAIL.match(text, figure.stop)
-        figure.stop = tail.end() if tail else figure.stop
+        if tail := _MONEY_TAIL.match(text, figure.stop):
+            figure.stop, figure.approx = tail.end(), tail[0][0] == "来"
         return
     if cents["half"]:
         added = 0.5

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from livestream_env.claim_figures import Figure, find_figures
+from livestream_env.claim_figures import Figure, find_figures, has_unit
 from livestream_env.claim_text import LINK, NAME, PIECE, Reading, lexicon
 from livestream_env.words import MAX_PRICE
 
 _NAMED = (NAME, LINK)
 _NEAR = 6
 """How many numbers before or behind another one may belong to it."""
+_AGO = re.compile(" ago(?![a-z])|[之以]?前(?!后)")
 _TIME_OF_DAY = re.compile("/7|x7")
 _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
@@ -32,10 +33,14 @@ _DIFFERENCE = re.compile(  # 差一百块: no price of either
     r"(?:相?差(?!不多)|差价|贵)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
     r"|(?<![a-z])(?:under|below|less than|more than|cheaper by)\s(?:us)?[¥$€£]?\Z"
 )
+_DIFFERENCE_AFTER = re.compile(
+    r" (?:more|less|cheaper|higher|lower|extra)(?= than|\s?[.,!]|\s?\Z| and)"
+)
 _ONE_YUAN = re.compile(r"[，,。!/的]|\Z")
 _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
 _DECIMAL = re.compile(r"\.[0-9]{1,2}\Z")
+_FOR_SEVERAL = re.compile(r" for (?:[2-4]|two|three|four)(?=\s?[.,!]|\s?\Z)")
 _FOR = re.compile(r"for\s(?:just |only )?\Z")
 _NAMED_IS = re.compile(
     rf"(?:[{NAME}{LINK}]|(?<![a-z])(?:small|medium|large|x?[sml]))"
@@ -44,18 +49,21 @@ _NAMED_IS = re.compile(
 _TELLS_PRICE = re.compile(
     "down to|now|normally|usually|originally|regularly|tonight|today|pay"
     "|spend|cost|priced|sell|goes|going|for just|for only|at just|for it|yours|was"
+    "|(?:get|grab|take) it for"
 )
 _MEMORIES = (64, 128, 256, 512)
 """Sizes of memory, in GB, as variants are called by: 256的没货."""
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
+_NAMED_THINGS = re.compile(rf" {NAME}+(?=[\s.,!;]|\Z)")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
 _STOCK_GOES_ON = re.compile(r"\s?(?:了|多|左右)")
 _STOCK_WORD = re.compile(r"\s?(?:的)?(?:现货|库存|存货)")
 _PACK_OF = re.compile(r"(?<![a-z])(pack|set|box|case|bag|bundle|pair)s? of\s\Z")
 _EACH_UNIT = re.compile(f"{PIECE}|each|per")
+_PRICED = re.compile("[也才就只要卖合折算个不到是大概约]{0,6}")
 _FROM_TO = re.compile(r"(?:从|from)\s?\Z")
 _OR = re.compile("or|and|或|还是")
-_ONE_PIECE = re.compile(f"一{PIECE}[^，]{{0,3}}\\Z")
+_ONE_PIECE = re.compile(f"一{PIECE}[^，]{{0,5}}\\Z")
 _BUYS = re.compile(
     rf"(?:[{NAME}{LINK}\s]|[\u4e00-\u9fff]{{0,3}}?)[{NAME}{LINK}\s]{{0,30}}"
     r"(?:[¥:=,，\s的才只也就是要卖算给到]|一共|总共|打包|合计|加起来|特价|优惠价?|到手价?|券后价?|今天|今晚|现在"
@@ -164,11 +172,7 @@ class _Reader:
     def _time(self, figure: Figure) -> None:
         after = self._after(figure, 14)
         is_date = figure.is_ordinal or (figure.name == "y" and figure.value >= 1900)
-        if (
-            is_date
-            or after.startswith(" ago")
-            or (figure.value == 24 and _TIME_OF_DAY.match(after))
-        ):
+        if is_date or _AGO.match(after) or (figure.value == 24 and _TIME_OF_DAY.match(after)):
             return
         if figure.is_han and figure.value in (1, 2) and _VAGUE.search(self._before(figure, 10)):
             return
@@ -189,10 +193,10 @@ class _Reader:
 
     def _is_priced(self, figure: Figure) -> bool:
         """Tell whether a price stands right beside: 一斤六块八, 四块钱一斤."""
-        behind = self.figures[figure.place + 1 : figure.place + 2]
-        return any(f.start == figure.stop for f in behind) or any(
-            f.stop == figure.start and f.kind == "price.each" for f in self._earlier(figure)
-        )
+        for other in self.figures[figure.place + 1 : figure.place + 2]:
+            if _PRICED.fullmatch(self.text[figure.stop : other.start]):
+                return other.start == figure.stop or other.unit == "money"
+        return any(f.stop == figure.start and f.kind == "price.each" for f in self._earlier(figure))
 
     def _dimensions(self, figure: Figure) -> None:
         numbers = [figure.value]
@@ -239,6 +243,9 @@ class _Reader:
             figure.kind, figure.name = "count", container
             return True
         noun = self.en["count.noun"].match(after)
+        if noun is None and (named := _NAMED_THINGS.match(after)):  # 12k stands
+            plain = self.reading.plain[figure.stop : figure.stop + named.end()]
+            noun = None if has_unit(plain) else self.en["count.noun"].match(plain)
         if noun is None or figure.value <= 1:
             return False
         words = self.en["count.not_before"], self.en["count.not_after"]
@@ -263,7 +270,7 @@ class _Reader:
         return self._is_chinese_bare(figure, before, after)
 
     def _is_english_bare(self, figure: Figure, before: str, after: str) -> bool:
-        if after.startswith(" off") and self.words["price.saved"].search(before):
+        if figure.value >= 2 and after.startswith(" off"):
             return True  # takes another 4 off
         if after.strip() and not self.words["price.bare_after"].match(after):
             return False
@@ -275,6 +282,10 @@ class _Reader:
             figure.pieces = self._bundle_before(figure)
             if figure.pieces:
                 return True
+        if self.words["price.saved"].search(before) and not before.endswith("minus "):
+            return figure.value >= 2  # I'll knock off ten
+        if figure.value >= 5 and _FOR_SEVERAL.match(after):
+            return True  # twenty-five for two
         tells = self.words["price.bare_before"].search(before) and _TELLS_PRICE.search(before)
         return figure.value >= 3 and tells is not None
 
@@ -321,7 +332,9 @@ class _Reader:
     def _price(self, figure: Figure) -> None:
         if figure.value > MAX_PRICE or figure.is_ordinal or self._is_together(figure):
             return
-        if _DIFFERENCE.search(self._before(figure.first, 12)):
+        if _DIFFERENCE.search(self._before(figure.first, 12)) or _DIFFERENCE_AFTER.match(
+            self._after(figure.last, 20)
+        ):
             return
         low = figure.end_of
         if low is None or not low.kind.startswith("price"):
@@ -390,6 +403,7 @@ class _Reader:
             if (
                 is_pieces
                 and other.kind in ("", "count")
+                and (figure.unit == "money" or other.value < figure.value)
                 and len(gap) <= 40
                 and self._buys(other, gap)
             ):
@@ -457,5 +471,7 @@ class _Reader:
         if figure.unit == "thing":
             return False
         words = self.en
+        if before.endswith("size "):
+            return False
         is_stock = words["stock.after"].match(after) or words["stock.last"].search(before)
         return is_stock is not None

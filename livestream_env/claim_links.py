@@ -25,7 +25,10 @@ _LINK = re.compile(
     r"|(?<![\w#])#\s?[0-9]{1,3}(?![0-9.])))"
 )
 _LINK_NUMBER = re.compile(f"{_N}|{_WORD}")
-_NO_LINK_BEFORE = re.compile(r"(?:[0-9][到至~-]|不是|不是第|[0-9]月|小|大|中|电话|等到)\Z")
+_NO_LINK_BEFORE = re.compile(
+    r"(?:[0-9][到至~-]|不是|不是第|做到|[0-9]月|小|大|中|电话|等到)\Z"
+    r"|(?<![a-z])(?:moved|bumped|pushed|put|brought|stuck|set)(?: [a-z\ue000]+){1,4} (?:to|at)\s\Z"
+)
 _BOASTS = re.compile(
     r"\s?(?:in|brand|selling|seller|best|choice|for|on|pick|rated)(?![a-z])|\s?品牌"
 )
@@ -36,7 +39,7 @@ def find_links(text: str) -> Iterator[Found]:
     """Yield the link numbers named; No. 1 as a boast is an `absolute`."""
     for match in _LINK.finditer(text):
         numbers = [n for n in map(_whole, _LINK_NUMBER.findall(match[0])) if n]
-        before = text[max(0, match.start() - 12) : match.start()]
+        before = text[max(0, match.start() - 48) : match.start()]
         if match["no"] and (numbers or [1]) == [1]:
             if _BOASTS.match(text, match.end()) or _RANKED.search(before):
                 yield Found("absolute", re.sub(r"\s", "", match[0]), *match.span())

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from livestream_env._resources import data_file
 from livestream_env.rooms import Sku
-from livestream_env.words import fold
+from livestream_env.words import chinese_number, fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,10 @@ class Mention(NamedTuple):
 
 
 _HAN = "\u3400-\u9fff\U00020000-\U0003ffff"
-_TOKEN = re.compile(rf"(?P<latin>[a-z]+)|(?P<number>[0-9]+(?:\.[0-9]+)?)|[{_HAN}]")
+_TOKEN = re.compile(
+    rf"(?P<latin>[a-z]+)|(?P<number>[0-9]+(?:\.[0-9]+)?)"
+    rf"|(?P<spoken>[一二两三四五六七八九十百]+(?:点[一二三四五六七八九])?(?=公?[升斤]|毫升|瓦))|[{_HAN}]"
+)
 _UNITS = {"g": "克", "kg": "公斤", "ml": "毫升", "l": "升", "cm": "厘米", "w": "瓦", "mah": "毫安"}
 _JOINTS = frozenset(("", " ", "-", "/", "+", "·", "&", " & ", "'", ", "))
 _LONGEST_PART = 24
@@ -49,6 +52,10 @@ _LONGEST_NAME = 120
 _HAN_POINTED = re.compile("的?[那这]?[款个台件种版只双条](?!月|人|小时|星期)|的[那这]")
 _SIZE_POINTED = re.compile("的(?!时候|话|量)|[那这]?[款个台件版]")
 _HAN_THING_BEFORE = re.compile("[这那本][把个双条床台款件只口顶支瓶张套盏]\\Z")
+_HAN_START = re.compile(r"(?:\A|[，。,.!?;:\n ])\Z")
+_HAN_SAYS = re.compile(
+    "是|[也都还就挺很太只][是有能要不]|[有能可](?!邮)|不[会能怕用]|今[天晚]|现在"
+)
 _LATIN_POINTING = re.compile(r"(?<![a-z])(?:the|this|that|these|those|our|each|every)\s\Z")
 _CLAUSE_START = re.compile(r"(?:\A|[.,!?;:\n])\s?\Z")
 _LATIN_GOES_ON = re.compile(
@@ -108,11 +115,13 @@ def _tokens(text: str) -> list[Token]:
     was_number = False
     for match in _TOKEN.finditer(text):
         word, (start, stop) = match[0], match.span()
+        if match["spoken"] and (value := chinese_number(word)):
+            word = f"{value:g}"
         if was_number and word in _UNITS:
             found += [(character, start, stop) for character in _UNITS[word]]
         else:
             found.append((_stem(word) if match["latin"] else word, start, stop))
-        was_number = match["number"] is not None
+        was_number = match["number"] is not None or match["spoken"] is not None
     return found
 
 
@@ -165,6 +174,7 @@ class NameIndex:
             for part in _parts([token for token, _, _ in _tokens(name)]):
                 self._owners[part] = self._owners.get(part, 0) | 1 << number
         self._add_spoken()
+        self._add_short_forms()
         self._firsts = frozenset(part[0] for part in self._owners)
         self._heads = {head for name in self._names if (head := _head(name))}
         self._tails = {tail for name in self._names for tail in _han_tails(name)}
@@ -179,6 +189,14 @@ class NameIndex:
             if (thing,) in self._owners:
                 ending = "头" if thing == "枕" else "子"
                 self._owners.setdefault((thing, ending), self._owners[thing,])
+
+    def _add_short_forms(self) -> None:
+        """Add names without their middle, where no name has them whole."""
+        found: dict[Part, int] = {}
+        for number, name in enumerate(self._names):
+            for part in _short_forms(name, [token for token, _, _ in _tokens(name)]):
+                found[part] = found.get(part, 0) | 1 << number
+        self._owners = found | self._owners
 
     def _siblings(self) -> int:
         """Return as bits the products that share a long part, or the last, of their names."""
@@ -257,7 +275,8 @@ class NameIndex:
             return _SIZE_POINTED.match(after) is not None
         if not part[0].isascii():
             if len(part) == 1:
-                return _HAN_THING_BEFORE.search(before) is not None
+                says = _HAN_SAYS.match(after) if _HAN_START.search(before) else None
+                return says is not None or _HAN_THING_BEFORE.search(before) is not None
             return _HAN_POINTED.match(after) is not None
         pointing = _LATIN_POINTING.search(before) is not None
         goes_on = _LATIN_GOES_ON.match(after) is not None
@@ -325,6 +344,17 @@ def _parts(words: list[str]) -> Iterator[Part]:
             yield tuple(words[start:stop])
 
 
+def _short_forms(name: str, words: list[str]) -> Iterator[Part]:
+    """Yield a name without its middle: 羊毛袜 for 羊毛中筒袜, dog food for dry food for dogs."""
+    if head := _head(name):
+        yield from ((word, head) for word in words if _is_latin(word) and word != head)
+    for tail in _han_tails(name)[:1]:
+        before = words[: words.index(tail[-1]) - 1] if tail[-1] in words else []
+        for pair in pairwise(before):
+            yield (*pair, tail[-1])
+            yield (*pair, *tail)
+
+
 def _is_latin(token: str) -> bool:
     return token.isascii() and token[0].isalpha()
 
@@ -341,9 +371,12 @@ def _head(name: str) -> str | None:
     return _stem(words[-1]) if is_word else None
 
 
+_PACKED = re.compile("[一二两三四五六七八九十]+[双件片包盒罐枚支袋条只个]装?$")
+
+
 def _han_tails(name: str) -> list[str]:
     """Return the last two Chinese characters of a name's first part and its last: 围巾."""
-    runs = re.findall(f"[{_HAN}]{{2,}}", name)
+    runs = [_PACKED.sub("", run) or run for run in re.findall(f"[{_HAN}]{{2,}}", name)]
     last = [runs[-1][-2:]] if runs and runs[-1][-1] not in "装版款型色味包袋盒罐片枚支" else []
     return [runs[0][-2:], *last] if runs else []
 

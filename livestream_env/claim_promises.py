@@ -54,7 +54,7 @@ def _rules(language: str) -> tuple[_Rule, ...]:
 _WORD = re.compile(r"([a-z]+)('[a-z]+)?|100")
 _BLANK = re.compile(r"\s")
 _NOT_YET_OUT = re.compile(
-    "(?:快|快要|马上|就要|即将|会|怕|等|随时|容易|免得|省得|别|上次|上一批|之前|曾|都快|前|一度|错过|差点)[^，,]{0,3}\\Z"
+    "(?:快|快要|马上|就要|即将|会|怕|等|随时|容易|免得|省得|别|上次|上一批|之前|曾|都快|(?<![月天年周时])前|一度|错过|差点)[^，,]{0,3}\\Z"
     "|(?:昨天|昨晚|上次|上周|之前)的[^，,]{0,4}\\Z"
     "|(?:almost|nearly|before (?:it|they|we)(?:'s|'re)?|about to(?: be)?|not|selling|will|gets?"
     "|going to be) \\Z"

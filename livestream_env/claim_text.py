@@ -85,6 +85,7 @@ def _folds() -> _Folds:
     kept = "，；：！？，（）～—–−－’‘“”″×✕✖￥"
     folds.update(zip(kept, '，;:!?，()~----\'\'"""xxx¥', strict=True))
     folds["*"] = "x"
+    folds["½"] = ".5"
     folds["\u20e3"] = ""
     return folds
 
@@ -111,6 +112,8 @@ class Reading:
     origin: list[int] | range
     clauses: list[Clause]
     starts: list[int]
+    plain: str
+    """The text before anything in it was blanked."""
 
 
 def blank(reading: Reading, spans: Iterable[tuple[int, int]], character: str) -> None:
@@ -135,7 +138,7 @@ def read(original: str) -> Reading:
     if "  " in text:
         text, origin = _single_blanks(text, origin)
     clauses = list(_clauses(text))
-    return Reading(text, origin, clauses, [clause.start for clause in clauses])
+    return Reading(text, origin, clauses, [clause.start for clause in clauses], text)
 
 
 def _single_blanks(text: str, origin: list[int] | range) -> tuple[str, list[int]]:
@@ -186,8 +189,8 @@ def voids(reading: Reading, language: str) -> list[Span]:
         if match := words["condition"].search(body):
             start = clause.start + match.start()
             found.append((start, clause.start + match.end(), "condition"))
-        if language == "zh" and (place := body.find(words.table["condition_tail"])) >= 0:
-            found.append((clause.start, clause.start + place, "condition"))
+        if language == "zh" and (match := words["taken_back"].search(body)):
+            found.append((clause.start, clause.start + match.start(), "condition"))
     return found
 
 

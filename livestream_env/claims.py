@@ -102,12 +102,18 @@ _HALF = re.compile("半价|对折(?!叠)|(?<![a-z])half (?:off|price)(?![a-z])")
 _LETTERS = re.compile(
     r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
     r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
-    r"|size (?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
+    r"|sizes? (?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
     r"(?![a-z])"
+    r"(?P<more>(?:(?:,|,? and|,? or| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?![0-9.%])){0,4})"
+    r"|(?P<shoe>(?:3[4-9]|4[0-6])(?:[到至~-](?:3[4-9]|4[0-6]))?)(?=[都还全也早]{0,2}"
+    r"(?:[有没断缺]货|[断缺]码|没了|卖完|有[，,。;!哈哦呢]|有\Z|偏[大小]))"
     r"|(?:(?<=in a )|(?<=in )|(?<=out of )|(?<=left in ))"
     r"(?P<bare>small|medium|large|x-large|extra large)"
     r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for|in|until|right|now|tonight))|(?P<even>均码))"
 )
+
+
+_SHOE = re.compile(r"[0-9]{1,2}(?:\.5)?")
 
 
 class _Scene:
@@ -229,8 +235,10 @@ class _Scene:
             start = match.start()
             if self.void[start] or self._is_denied(start) or not self._is_size(match):
                 continue
-            word = next(g for g in match.group("size", "word", "bare", "even") if g)
-            yield Found("size", re.sub(r"\s", "", word), *match.span())
+            word = next(g for g in match.group("size", "word", "shoe", "bare", "even") if g)
+            words = _SHOE.findall(match["shoe"] or match["more"] or "")
+            for size in words if match["shoe"] else (word, *words):
+                yield Found("size", re.sub(r"\s", "", size), *match.span())
 
     def _is_size(self, match: re.Match[str]) -> bool:
         """Tell whether a letter that nothing marks as a size is one: 拿L, S to XL; not 5 m."""

@@ -101,7 +101,9 @@ def asks(text: str) -> bool:
 
 _DIGIT = "零一二三四五六七八九"
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10_000, "亿": 10**8, "k": 1000, "w": 10_000}
-_PLAIN = str.maketrans("〇两俩壹贰叁肆伍陆柒捌玖拾佰仟萬億", "零二二一二三四五六七八九十百千万亿")
+_PLAIN = str.maketrans(
+    "〇两俩仨壹贰叁肆伍陆柒捌玖拾佰仟萬億", "零二二三一二三四五六七八九十百千万亿"
+)
 _SECTION = "(?:D千)?零?(?:D百)?零?(?:D?十)?零?D?".replace("D", f"[{_DIGIT[1:]}]")
 _CARDINAL = re.compile(f"(?:{_SECTION}亿)?(?:{_SECTION}万)?{_SECTION}")
 _SHORTENED = re.compile(f"(.+)([百千万亿])([{_DIGIT[1:]}])")
