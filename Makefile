@@ -6,7 +6,7 @@ QWEN3_SHA256 := aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4
 
 # A trainer's tests run in an environment of its own: their pins conflict. trainers/NAME.txt lists
 # what pip installs with its dependencies, trainers/NAME.nodeps.txt what it installs without.
-TRAINERS := $(sort $(basename $(notdir $(filter-out %.nodeps.txt trainers/common.txt,$(wildcard trainers/*.txt)))))
+TRAINERS := $(sort trl $(basename $(notdir $(filter-out %.nodeps.txt trainers/common.txt,$(wildcard trainers/*.txt)))))
 
 .PHONY: demo test test-trainers $(TRAINERS:%=test-%) check rows bench tokenizer clean
 
@@ -54,6 +54,11 @@ $(DEV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
+
+# TRL is among the development requirements.
+.venvs/trl/.installed: $(DEV)/.installed
+	@mkdir -p .venvs
+	@ln -sfn ../$(DEV) .venvs/trl
 
 PIP = .venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check
 .SECONDEXPANSION:

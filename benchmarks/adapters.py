@@ -130,8 +130,121 @@ def verl() -> Play:
     return lambda: runner.run(episode())
 
 
+def trl() -> Play:
+    """Play a batch of one by the function that `GRPOTrainer` calls, its generation faked."""
+    from types import SimpleNamespace
+
+    from livestream_env.adapters.data_sets import data_rows
+    from livestream_env.adapters.trl import rollout_func
+
+    setup = Setup(**CASE.setup_options)
+    (row,) = data_rows([CASE.row], "trl", setup=setup)
+    sampling, tokenizer = Sampling(CASE), tokenizer_of("chatml")
+
+    def generate(prompts: Any, *_: Any) -> Any:
+        made = [sampling(ids) for ids in prompts]
+        return [list(one.token_ids) for one in made], [list(one.logprobs or ()) for one in made]
+
+    config = SimpleNamespace(max_position_embeddings=1 << 20)
+    trainer = SimpleNamespace(
+        _tokenizer=tokenizer,
+        chat_template_kwargs={},
+        eos_token_ids=[tokenizer.eos_token_id],
+        max_completion_length=4000,
+        model=SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config)),
+        state=SimpleNamespace(global_step=0),
+        _generate_single_turn=generate,
+    )
+    rollout = rollout_func([row], **CASE.setup_options)
+
+    def play() -> None:
+        assert rollout([row["prompt"]], trainer)["env_reward"] == [1.0]
+
+    return play
+
+
+def gem() -> Play:
+    """Play an episode of a GEM environment by text."""
+    import gem
+
+    from livestream_env.adapters.gem import register
+
+    env = gem.make(register(), **CASE.setup_options, comment=list(CASE.row.comment))
+    texts = [line.text + "<|im_end|>" for line in CASE.lines]
+
+    def play() -> None:
+        env.reset(seed=CASE.row.seed)
+        assert [env.step(text)[1] for text in texts][-1] == 1.0
+
+    return play
+
+
+def roll() -> Play:
+    """Play an episode by ROLL's text manager, in the stubs of the tests, and make its batch."""
+    from types import SimpleNamespace
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "trainers"))
+    import roll_stubs
+
+    roll_stubs.install()
+    from livestream_env.adapters.roll import TrajManager
+
+    sampling = Sampling(CASE)
+    manager = TrajManager(
+        worker_config=roll_stubs.worker_config(),
+        pipeline_config=SimpleNamespace(sequence_length=8192),
+        env_config={
+            "env_type": "LiveRoomText-v0",
+            "config": {**CASE.setup_options, "comment": list(CASE.row.comment)},
+            "tag": "live",
+            "system": "",
+            "max_steps": 20,
+            "max_tokens_per_step": 4096,
+        },
+        tokenizer=tokenizer_of("chatml"),
+        generate_scheduler=sampling,
+        output_queue=[],
+    )
+
+    def play() -> None:
+        assert manager.play(CASE.row.seed).non_tensor_batch["episode_scores"].tolist() == [1.0]
+
+    return play
+
+
+def rock() -> Play:
+    """Play an episode by ROCK's client over HTTP; the server is a thread of this process."""
+    import os
+
+    import rock
+    from servers_for_tests import running
+
+    from livestream_env.adapters.rock import mount_gem
+    from livestream_env.sandbox import create_app
+
+    app = create_app()
+    mount_gem(app)
+    server = running(app)
+    os.environ["ROCK_BASE_URL"] = server.__enter__()
+    env = rock.make(f"LiveRoom-v0?room=snacks&embedder=lexical&comment={CASE.row.comment[0]}")
+    texts = [line.text for line in CASE.lines]
+
+    def play() -> None:
+        assert server
+        env.reset(seed=CASE.row.seed)
+        assert [env.step(text)[1] for text in texts][-1] == 1.0
+
+    return play
+
+
 CORES = {"tokens": core_tokens, "text": core_text}
-TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {"verl": ("tokens", verl)}
+TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
+    "gem": ("text", gem),
+    "rock": ("text", rock),
+    "roll": ("tokens", roll),
+    "trl": ("tokens", trl),
+    "verl": ("tokens", verl),
+}
 """By name: which form of the core it is compared with, and what makes its play."""
 
 

@@ -19,6 +19,7 @@ from livestream_env.adapters.methods import as_method
 from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.drivers import failed_trajectory, rollout
 from livestream_env.env import LiveRoomEnv, cause_of
+from livestream_env.episode import TWO_AGENTS
 from livestream_env.errors import SandboxError, missing_trainer
 from livestream_env.parsing import to_action
 from livestream_env.renderers import ChatTemplateRenderer
@@ -52,8 +53,8 @@ def rollout_func(
         rows: the trainer's data sets, with the columns of `data_rows(..., "trl")`. TRL hands over
             prompts alone, so the row is found by its prompt, which is not used otherwise.
         room: of rows that name none.
-        partners: who plays the other seat of two agents, untrained; see `AgentTeam`. One trainer
-            trains one agent: `agents={"tool_caller": TOOL_CALLS}`, `partners={"replier": ...}`.
+        partners: who plays the other seat of two agents, untrained, by default the trainer's own
+            model; see `AgentTeam`. A trainer trains one: `agents={"replier": REPLY}`.
         max_workers: threads, one an episode by default.
         setup: the other arguments of `Setup`.
 
@@ -83,11 +84,11 @@ class RolloutFunc:
         if len(setup.agents) != 1:
             raise ValueError(
                 f"TRL has one row a prompt, so a trainer trains one agent, not {[*setup.agents]};"
-                " name one in `agents` and the other in `partners`"
+                " name one in `agents`, and who plays the other in `partners`"
             )
         self.setup = setup
         [self._agent] = setup.agents
-        self._partners, self._max_workers = partners, max_workers
+        self._partners, self._max_workers = dict(partners or {}), max_workers
         self._rows = _by_prompt(setup, rows)
         self._renderer: ChatTemplateRenderer | None = None
 
@@ -124,7 +125,9 @@ class RolloutFunc:
         def play(ask: Ask) -> Trajectory:
             agent: Any = TokenAgent(_Engine(ask, longest), renderer)
             if self.setup.has_two_agents:
-                agent = AgentTeam(**{self._agent: agent}, partners=self._partners)
+                [other] = {*TWO_AGENTS} - {self._agent}
+                partners = {other: agent, **self._partners}
+                agent = AgentTeam(**{self._agent: agent}, partners=partners)
             env = self.setup.make_env(row.room)
             try:
                 return rollout(env, agent, **self.setup.opening(row))
