@@ -230,7 +230,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             RoomNotFound, CommentNotFound, ValueError: `options` name what does not exist.
             SandboxError: the sandbox could not be reset.
         """
-        super().reset(seed=seed)
+        gym.Env.reset(self, seed=seed)
         episode = self.start_episode(seed, options)
         if self.render_mode == "human":
             self._show()

@@ -368,18 +368,19 @@ class Episode:
         return schema_fault(_schema(spec), call.arguments) is None
 
     def _refusal(self, call: ToolCall, used: Mapping[str, int]) -> ToolResult | None:
-        language = self.view.language
         if call.error is not None:
+            language = self.view.language
             code, _, problem = call.error.partition(": ")
             code = code if code in _FAULTS else "invalid_call"
             content = error_content(language, code, problem=problem)
             return ToolResult(call.id, content, error=code)
-        is_withheld = self._withheld and call.name in self._withheld.get(self.agent, ())
+        name = call.name
+        is_withheld = self._withheld and name in self._withheld.get(self.agent, ())
         if is_withheld or self.phase == "reply":
-            content = error_content(language, "tool_not_available", given=call.name)
+            content = error_content(self.view.language, "tool_not_available", given=name)
             return ToolResult(call.id, content, error="tool_not_available")
-        if used.get(call.name, 0) >= self._limit:
-            content = error_content(language, "tool_limit", given=call.name, limit=self._limit)
+        if used.get(name, 0) >= self._limit:
+            content = error_content(self.view.language, "tool_limit", given=name, limit=self._limit)
             return ToolResult(call.id, content, error="tool_limit")
         return None
 
