@@ -59,7 +59,7 @@ def agent_executor(
             f"OpenRLHF has one row and one reward an episode, so an executor trains one agent, not"
             f" {[*setup.agents]}; name one in `agents`: the same model plays both"
         )
-    agent = trainer_module("openrlhf.utils.agent", ran=RAN, install=INSTALL)
+    agent: Any = trainer_module("openrlhf.utils.agent", ran=RAN, install=INSTALL)
 
     class LiveRoomExecutor(agent.AgentExecutorBase):  # type: ignore[misc]
         """Plays the task row of a label; the prompt of the data set is not looked at."""

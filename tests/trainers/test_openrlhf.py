@@ -1,6 +1,6 @@
-"""OpenRLHF 0.11.2: our executor, made from a file as its rollout actor makes it, over a fake engine.
+"""OpenRLHF 0.11.2: our executor, made from a file as its rollout actor makes it; a fake engine.
 
-OpenRLHF's actor and trainer need vLLM and GPUs; what they make of a response is written out below.
+Its actor and trainer need vLLM and GPUs; what they make of a response is written out below.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ def test_the_class_is_found_in_a_file_and_plays_labels_of_a_data_set(tmp_path: P
     file = tmp_path / "agent.py"
     file.write_text(
         "from livestream_env.adapters.openrlhf import agent_executor\n"
-        f"AgentExecutor = agent_executor('snacks', embedder='lexical', log_dir={str(tmp_path)!r})\n",
+        "AgentExecutor = agent_executor(\n"
+        f"    'snacks', embedder='lexical', log_dir={str(tmp_path)!r}\n)\n",
         encoding="utf-8",
     )
     spec = importlib.util.spec_from_file_location("agent_module", file)
@@ -240,7 +241,9 @@ def test_members_of_a_group_start_alike() -> None:
         label = json.dumps(row.to_json())
         for _ in range(2):
             execute(case, executor, engine=engine, label=label)
-        firsts = [ids for ids, _ in engine.asked if len(ids) == min(len(i) for i, _ in engine.asked)]
+        firsts = [
+            ids for ids, _ in engine.asked if len(ids) == min(len(i) for i, _ in engine.asked)
+        ]
         assert len(firsts) == 2
         assert firsts[0] == firsts[1]
 
