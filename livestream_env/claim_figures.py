@@ -65,6 +65,7 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _WORDS = {word: number for number, word in enumerate(_SMALL.split())}
 _WORDS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
+_MORE = f"(?:(?: and)? (?:{_WORD})(?:[ -](?:{_WORD}))?)?"
 _NO_MORE = rf"(?:[到至重的左上半往多，,。;!]|一{PIECE}|\Z)"  # 三两到四两, but not 两件 behind 三
 _NUMBER = re.compile(
     rf"(?=[0-9{_HAN}半a-z])(?:"  # a quick no for most characters
@@ -72,14 +73,15 @@ _NUMBER = re.compile(
     r"(?P<scale>\s?[万千百](?![克瓦米卡焦])|k(?![a-z0-9])|w(?=[人单件粉多+]))?"
     r"(?P<tail>[1-9](?=[元块]))?"
     rf"|(?<![几数好])(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
-    rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)))"
+    rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)|公?[斤升]|米))"
     rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
-    rf"(?: hundred(?: and)?(?: (?:{_WORD}))?)?|a dozen|a hundred"
+    rf"(?: hundred{_MORE})?|a dozen|a hundred{_MORE}"
     r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year|dollar|buck"
     r"|inch|pound|foot|mile|liter|litre|gallon)(?![a-z])))(?![a-z])))"
     r"(?P<half>[ -]and[ -]a[ -]half(?![a-z]))?"
 )
 _HALF_BEHIND = re.compile("半(?![个小天年月斤价折熟糖两])| and a half(?![a-z])")  # 三斤半, 四次半
+_OVER_A_HUNDRED = re.compile(rf"one[ -]((?:{_TENS.replace(' ', '|')}).*)")
 _SCALES = {"百": 100, "千": 1000, "万": 10_000, "k": 1000, "w": 10_000}
 _LONGEST_NUMBER = 12
 
@@ -213,7 +215,8 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
         _add_unit(figure, text)
     if before.endswith("百分之"):
         figure.unit, figure.start = "percent", start - 3
-    if match["word"] and not match["half"] and figure.unit == "bare" and figure.value % 1:
+    is_spoken = figure.value % 1 or _OVER_A_HUNDRED.fullmatch(match["word"] or "")
+    if match["word"] and not match["half"] and figure.unit == "bare" and is_spoken:
         figure.unit = "money"
     is_article = match["word"] in ("a", "an", "one") and figure.unit == "bare"
     if is_article and not _LEFT.match(text, stop):
@@ -254,11 +257,13 @@ def _han_values(han: str, *, is_off: bool) -> list[float]:
 def _english_values(words: str) -> list[float]:
     if words in ("a", "an"):
         return [1.0]
-    if words.startswith("a "):
-        return [12.0 if words == "a dozen" else 100.0]
+    if words == "a dozen":
+        return [12.0]
     total = 0
     last = cents = 0
-    for word in re.split("[ -]", words):
+    if spoken := _OVER_A_HUNDRED.fullmatch(words):  # one eighty-nine
+        words = f"one hundred {spoken[1]}"
+    for word in re.split("[ -]", words.replace("a hundred", "one hundred")):
         if word == "hundred":
             total *= 100
         elif word != "and":
@@ -303,7 +308,7 @@ def _add_unit(figure: Figure, text: str) -> None:
     if is_half and figure.unit in ("time", "size"):
         figure.value, figure.start = 0.5, figure.start - 5
     half = _HALF_BEHIND.match(text, figure.stop)
-    if half and figure.unit in ("time", "size", "thing"):
+    if half and figure.unit in ("time", "size", "thing", "code"):
         figure.value, figure.stop = figure.value + 0.5, half.end()
 
 

@@ -279,6 +279,144 @@ def test_the_last_part_of_the_measurement_set() -> None:
     assert min(precision, recall) >= 0.93, f"precision {precision}, recall {recall}"
 
 
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        # Halves, and tenths of a unit.
+        ("能用俩月", {"time:2mo"}),
+        ("能放仨月", {"time:3mo"}),
+        ("三刻钟就好", {"time:45min"}),
+        ("充四次半", {"count:4.5次"}),
+        ("最轻两公斤半", {"size:2.5kg@p1"}),
+        ("二两半一罐", {"size:2.5两@p1"}),
+        ("七八两一个", {"size:7两@p1", "size:8两@p1"}),
+        ("一盒一斤二两", {"size:1.2斤@p1"}),
+        ("腰围两尺二", {"size:2.2尺@p1"}),
+        ("一米八三长", {"size:1.83m@p1"}),
+        ("最重二十磅", {"size:20lb@p1"}),
+        # What the words behind, or someone else, take back.
+        ("全网最低这种话我不说", set()),
+        ("说最安全的我可不敢", set()),
+        ("买一送一那是昨天的活动", set()),
+        ("说能用十年的都是骗您", set()),
+        ("别一次挤两泵", set()),
+        ("五折是不可能的", set()),
+        ("您出八十我卖不了", set()),
+        ("他家卖九十九，我管不着", set()),
+        ("别人送袜子我不送", {"gift:no@p1"}),
+        ("一百八的哥们也能穿", set()),
+        ("俩月前就断货了", {"stock:out@p1"}),
+        # Sizes without their unit, and what is left of them.
+        ("39有货", {"size:39@p1", "stock:in@p1"}),
+        ("38没了", {"size:38@p1", "stock:out@p1"}),
+        ("37码半有", {"size:37.5@p1"}),
+        ("没码了", {"stock:out@p1"}),
+        ("全码", {"stock:in@p1"}),
+        ("多的是", {"stock:in@p1"}),
+        # Who pays the postage, and who takes it back.
+        ("运费我承担", {"shipping:free"}),
+        ("不用另付邮", {"shipping:free"}),
+        ("不到的补八块", {"shipping:paid", "price.plain:8@p1"}),
+        ("不喜欢直接退", {"return:yes"}),
+        ("退货免费", {"return:yes"}),
+        ("没礼物可送", {"gift:no@p1"}),
+        # Not known, not sold, handed on.
+        ("这我答不上来", {"abstain:yes"}),
+        ("查清楚再告诉您", {"abstain:yes"}),
+        ("没量过", {"abstain:yes"}),
+        ("我哪知道", {"abstain:yes"}),
+        ("详情页有写", {"abstain:yes"}),
+        ("没你要的那款", {"absent:yes"}),
+        ("我们家没进", {"absent:yes"}),
+        ("单只不卖", set()),
+        ("已经喊同事来看了", {"act:handed_off"}),
+        ("我跟仓库打过招呼了", {"act:handed_off"}),
+        ("我让客服联系您了", {"act:handed_off"}),
+    ],
+)
+def test_more_ways_to_say_it_in_chinese(text: str, labels: set[str]) -> None:
+    assert zh(text, current="p1") == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        # Halves.
+        ("Lasts three and a half hours", {"time:3.5h"}),
+        ("About an hour and a half", {"time:~1.5h"}),
+        ("An inch and a half across", {"size:1.5inch@e1"}),
+        ("Two-and-a-half pounds", {"size:2.5lb@e1"}),
+        ("It weighs half a pound", {"size:0.5lb@e1"}),
+        ("It holds a liter", {"size:1l@e1"}),
+        ("1½ inches wide", {"size:1.5inch@e1"}),
+        # Offers, differences, lots.
+        ("You offered $15, I said $22", {"price.plain:22@e1"}),
+        ("You bid $40", set()),
+        ("It's $20 more than the small", set()),
+        ("I'll knock off ten", {"price.saved:10@e1"}),
+        ("$24 the lot", {"price.total:24"}),
+        ("Both for $48", {"price.total:48"}),
+        ("Twenty-five for two", {"price.bundle:25/2@e1"}),
+        ("It's forty even", {"price.plain:40@e1"}),
+        ("Make it thirty and it's yours", {"price.plain:30@e1"}),
+        ("That's fourteen a pair", {"price.each:14@e1"}),
+        ("Thirty-five with the code", {"price.coupon:35@e1"}),
+        ("It's one eighty-nine tonight", {"price.plain:189@e1"}),
+        (
+            "The teapot twenty-two, the apron thirty",
+            {"product:e2", "price.plain:22@e2"} | {"product:e1", "price.plain:30@e1"},
+        ),
+        ("Save ten when you buy two", {"price.saved:10@e1"}),
+        ("It holds a hundred and ten cups", {"count:110cups"}),
+        ("$29 if you clip the coupon", {"price.coupon:29@e1"}),
+        # Sizes and stock.
+        ("Sizes 5 through 9", {"size:5@e1", "size:9@e1"}),
+        ("Size 8 has three left", {"size:8@e1", "stock:3@e1"}),
+        ("Only two of the size 6 left", {"size:6@e1", "stock:2@e1"}),
+        ("It comes in three sizes", {"count:3sizes"}),
+        ("It's on backorder", {"stock:out@e1"}),
+        ("None left", {"stock:out@e1"}),
+        ("Back on the shelf", {"stock:in@e1"}),
+        ("Plenty left", {"stock:in@e1"}),
+        # Gifts, postage, returns.
+        ("Free sticker with every order", {"gift:yes@e1"}),
+        ("Buy one and the pouch is free", {"gift:yes@e1"}),
+        ("Third one's on me", {"gift:yes@e1"}),
+        (
+            "Ships free over $40, otherwise it's $5",
+            {"shipping:free", "price.threshold:40", "shipping:paid", "price.plain:5@e1"},
+        ),
+        ("Shipping is a flat six bucks", {"shipping:paid", "price.plain:6@e1"}),
+        ("Refund, no questions asked", {"return:yes"}),
+        # Not known, not sold, handed on.
+        ("The label doesn't say", {"abstain:yes"}),
+        ("Beats me", {"abstain:yes"}),
+        ("I never measured it", {"abstain:yes"}),
+        ("I'd be guessing", {"abstain:yes"}),
+        ("Not one of ours", {"absent:yes"}),
+        ("Never carried it", {"absent:yes"}),
+        ("Told the warehouse already", {"act:handed_off"}),
+        ("I've opened a ticket for you", {"act:handed_off"}),
+        ("I stuck it at number one", {"act:moved"}),
+    ],
+)
+def test_more_ways_to_say_it_in_english(text: str, labels: set[str]) -> None:
+    assert en(text, current="e1") == labels
+
+
+def test_a_name_without_its_middle_or_with_its_number_spoken() -> None:
+    assert zh("六升炸锅299") == {"product:p5", "price.plain:299@p5"}
+    assert zh("四升的没货") == {"product:p4", "stock:out@p4"}
+    assert en("The linen apron is $20") == en("The Oak Street apron is $20")
+    assert en("A thousand? We've sold 12k aprons") == {"product:e1", "count:12000aprons@e1"}
+
+
+def test_the_part_that_was_labelled_without_sight_of_code_or_cases() -> None:
+    precision, recall = measured(bench.load("unseen"))
+    assert precision >= 0.93, f"precision {precision}"
+    assert recall >= 0.89, f"recall {recall}; the goal is 0.93"
+
+
 def test_replies_of_other_trades_and_styles() -> None:
     cases = json.loads((ROOT / "tests" / "claims_cases.json").read_text(encoding="utf-8"))
     rooms = cases["rooms"] | bench.load("first")["rooms"]

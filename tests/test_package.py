@@ -37,7 +37,7 @@ LAYERS = {
         "custom_tools",
         "templates",
         *("claims", "claim_text", "claim_names", "claim_links"),
-        *("claim_figures", "claim_kinds", "claim_promises"),
+        *("claim_figures", "claim_prices", "claim_kinds", "claim_promises"),
     ),
     2: ("sandbox", "chat", "completions", "endpoints", "rates"),
     3: (
