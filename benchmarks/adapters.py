@@ -183,9 +183,12 @@ def roll() -> Play:
     """Play an episode by ROLL's text manager, in the stubs of the tests, and make its batch."""
     from types import SimpleNamespace
 
+    import torch
+
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "trainers"))
     import roll_stubs
 
+    torch.set_num_threads(1)
     roll_stubs.install()
     from livestream_env.adapters.roll import TrajManager
 
@@ -213,26 +216,104 @@ def roll() -> Play:
 
 
 def rock() -> Play:
-    """Play an episode by ROCK's client over HTTP; the server is a thread of this process."""
-    import os
+    """Answer the requests of an episode; ROCK's client, which makes an HTTP client for each, and
+    the socket are left out."""
+    from servers_for_tests import Client
 
-    import rock
-    from servers_for_tests import running
-
-    from livestream_env.adapters.rock import mount_gem
+    from livestream_env.adapters.rock import PREFIX, mount_gem
     from livestream_env.sandbox import create_app
 
     app = create_app()
     mount_gem(app)
-    server = running(app)
-    os.environ["ROCK_BASE_URL"] = server.__enter__()
-    env = rock.make(f"LiveRoom-v0?room=snacks&embedder=lexical&comment={CASE.row.comment[0]}")
-    texts = [line.text for line in CASE.lines]
+    client = Client(app)
+
+    def ask(name: str, **body: Any) -> Any:
+        return client.post(f"{PREFIX}/{name}", json=body).json()
+
+    env_id = f"LiveRoom-v0?room=snacks&embedder=lexical&comment={CASE.row.comment[0]}"
+    made = ask("make", env_id=env_id)
 
     def play() -> None:
-        assert server
-        env.reset(seed=CASE.row.seed)
-        assert [env.step(text)[1] for text in texts][-1] == 1.0
+        ask("reset", seed=CASE.row.seed, **made)
+        rewards = [ask("step", action=line.text, **made)["reward"] for line in CASE.lines]
+        assert rewards[-1] == 1.0
+
+    return play
+
+
+def openrlhf() -> Play:
+    """Play an episode by our executor and make OpenRLHF's response of it."""
+    import asyncio
+    import json
+    from types import SimpleNamespace
+
+    from livestream_env.adapters.openrlhf import agent_executor
+
+    outputs = itertools.cycle(
+        [
+            SimpleNamespace(
+                token_ids=one.token_ids,
+                logprobs=[{token: SimpleNamespace(logprob=-0.5)} for token in one.token_ids],
+                finish_reason="stop",
+            )
+            for one in Sampling(CASE).turns
+        ]
+    )
+
+    class Engine:
+        async def generate(self, ids: Any, params: Any) -> Any:
+            return SimpleNamespace(outputs=[next(outputs)])
+
+    executor, runner = agent_executor(**CASE.setup_options)(), asyncio.Runner()
+    params = SimpleNamespace(max_tokens=None, logprobs=1, stop_token_ids=None)
+    label, tokenizer = json.dumps(CASE.row.to_json()), tokenizer_of("chatml")
+
+    def play() -> None:
+        made = executor.execute("", label, params, 16000, tokenizer, Engine())
+        assert runner.run(made)["reward"] == 1.0
+
+    return play
+
+
+def skyrl() -> Play:
+    """Play an episode by SkyRL's generator with our masks, and make its output."""
+    import asyncio
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "trainers"))
+    import skyrl_on_311  # noqa: F401
+    import torch
+    from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
+
+    from livestream_env.adapters.skyrl import LiveRoomGenerator, register
+
+    torch.set_num_threads(1)
+    sampled = itertools.cycle(
+        [(line.text, one) for line, one in zip(CASE.lines, Sampling(CASE).turns, strict=True)]
+    )
+
+    class Client:
+        async def generate(self, given: Any, model: Any = None) -> Any:
+            text, one = next(sampled)
+            return {
+                "responses": [text],
+                "response_ids": [list(one.token_ids)],
+                "stop_reasons": ["stop"],
+                "response_logprobs": [list(one.logprobs or ())],
+            }
+
+        async def finish_session(self, session: str) -> None:
+            pass
+
+    config = GeneratorConfig()
+    config.batched, config.max_turns, config.max_input_length = False, 9, 16000
+    config.sampling_params.logprobs = 1
+    generator = LiveRoomGenerator(config, SkyRLGymConfig(), Client(), tokenizer_of("chatml"))
+    env_id, runner = register(**CASE.setup_options), asyncio.Runner()
+
+    def play() -> None:
+        batch = {"prompts": [[]], "env_classes": [env_id], "env_extras": [CASE.row.to_json()]}
+        output = runner.run(generator.generate(batch, disable_tqdm=True))
+        assert sum(output["rewards"][0]) == 1.0
 
     return play
 
@@ -240,8 +321,10 @@ def rock() -> Play:
 CORES = {"tokens": core_tokens, "text": core_text}
 TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "gem": ("text", gem),
+    "openrlhf": ("tokens", openrlhf),
     "rock": ("text", rock),
     "roll": ("tokens", roll),
+    "skyrl": ("tokens", skyrl),
     "trl": ("tokens", trl),
     "verl": ("tokens", verl),
 }

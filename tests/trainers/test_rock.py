@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 import rock
-from conformance import ONE_AGENT_CASES, UNLABELLED, Case, Shown, as_text, assert_same
+from conformance import ONE_AGENT_CASES, UNLABELLED, Case, Shown, as_text, assert_same, call
 from servers_for_tests import free_port, started
 
 from livestream_env.room_files import load_room, save_room
@@ -106,9 +106,6 @@ def test_an_environment_that_fails_is_an_error_and_plays_on_after_a_reset() -> N
         "LiveRoom-v0?room=snacks&embedder=lexical&tools=get_reply_rule,own_tools:ask_warehouse"
     )
     env.reset(seed=1)
-    call = (
-        '<tool_call>\n{"name": "ask_warehouse", "arguments": {"product": "巴旦木"}}\n</tool_call>'
-    )
     with pytest.raises(Exception, match=r"424.*no reward") as failed:
         env.step(call("ask_warehouse", product="巴旦木"))
     assert "502" not in str(failed.value)

@@ -242,6 +242,7 @@ def test_a_full_sequence_ends_the_episode_as_cut_and_scores_it(dialect: str) -> 
     assert rollout.non_tensor_batch["episode_scores"][0] == record.reward
     assert record.reward is not None
     assert rollout.batch["scores"].sum().item() == pytest.approx(record.reward)
+    assert rollout.meta_info["metrics"]["stop/token_limit"] == 1.0
 
 
 def test_the_step_limit_of_roll_ends_the_episode_as_cut() -> None:
