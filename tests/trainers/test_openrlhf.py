@@ -1,20 +1,24 @@
 """OpenRLHF 0.11.2: our executor, made from a file as its rollout actor makes it; a fake engine.
 
-Its actor and trainer need vLLM and GPUs; what they make of a response is written out below.
+Its sample generator, dynamic filter and all, is its own over stubs of vLLM and Ray, which have the
+few names that it calls; the actor and the trainer need GPUs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import json
 import math
 import runpy
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import openrlhf
 import pytest
 from conformance import CASES, ONE_AGENT_CASES, PRICE, Case, assert_same, expected, tokenizer_of
 from openrlhf.utils.agent import AgentExecutorBase
@@ -145,18 +149,119 @@ def test_a_masker_filters_the_action_ranges(masker: str) -> None:
     assert response["reward"] == whole["reward"] == 1.0
 
 
+# --- OpenRLHF's sample generator --------------------------------------------------------------
+
+
+class Remote:
+    """A method of a Ray actor, called at once."""
+
+    def __init__(self, call: Any) -> None:
+        self.remote = call
+
+
+class Actor:
+    """Stands for the rollout actor: plays each member of a group by the executor."""
+
+    def __init__(self, case: Case, executor: Any) -> None:
+        self.case, self.executor = case, executor()
+        self.get_num_unfinished_requests = Remote(lambda: 0)
+        self.generate_responses = Remote(self._responses)
+
+    def _responses(self, *, num_samples: int, **asked: Any) -> list[Any]:
+        async def together() -> list[Any]:
+            engine = Engine(self.case)
+            plays = [self.executor.execute(**asked, llm_engine=engine) for _ in range(num_samples)]
+            return await asyncio.gather(*plays)
+
+        return asyncio.run(together())
+
+
+@pytest.fixture
+def samples_generator(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """OpenRLHF's module of that name."""
+    root = Path(str(openrlhf.__file__)).parent / "trainer"
+    stubs: dict[str, dict[str, Any]] = {
+        "ray": {"get": lambda given: given, "wait": lambda refs, **_: (refs[:1], refs[1:])},
+        "vllm": {"SamplingParams": lambda **given: SimpleNamespace(**given, stop_token_ids=None)},
+        "openrlhf.trainer": {"__path__": [str(root)]},
+        "openrlhf.trainer.ppo_utils": {"__path__": [str(root / "ppo_utils")]},
+        "openrlhf.trainer.ray": {"__path__": [str(root / "ray")]},
+        "openrlhf.trainer.ray.vllm_engine": {"batch_vllm_engine_call": None},
+    }
+    for name, members in stubs.items():
+        made = ModuleType(name)
+        vars(made).update(members)
+        monkeypatch.setitem(sys.modules, name, made)
+    name = "openrlhf.trainer.ppo_utils.samples_generator"
+    yield importlib.import_module(name)
+    sys.modules.pop(name)
+    sys.modules.pop("openrlhf.trainer.ppo_utils.experience")
+
+
+def samples_of(
+    module: Any, case: Case, executor: Any, *, n: int, filtered: bool, prompts: int = 1
+) -> list[Any]:
+    """Generate the samples of a case's row, given several times, by OpenRLHF's generator."""
+    label = json.dumps(case.row.to_json())
+    loader = [([""], [""], [label], [None])] * prompts
+    args = {
+        "rollout": SimpleNamespace(batch_size=1, n_samples_per_prompt=n),
+        "vllm": SimpleNamespace(enable_sleep=False),
+        "algo": SimpleNamespace(
+            advantage=SimpleNamespace(is_correction_level="token"),
+            dynamic_filtering_enable=filtered,
+            dynamic_filtering_range=(0.0, 1.1),
+        ),
+    }
+    strategy = SimpleNamespace(args=SimpleNamespace(**args))
+    made = module.SamplesGenerator(
+        strategy, loader, None, tokenizer_of("chatml"), [Actor(case, executor)]
+    )
+    samples: list[Any] = made.generate_samples(max_len=16000)[0]
+    return samples
+
+
+@pytest.mark.row("R42")
+def test_openrlhfs_samples_hold_the_rows_of_the_core(samples_generator: Any) -> None:
+    case = CASES["several turns"]
+    executor = agent_executor(**case.setup_options, masker="tool_calls")
+    setup = Setup(**case.setup_options, masker="tool_calls")
+    trajectory = le.rollout(setup.make_env(), case.agent(), **setup.opening(case.row))
+    (row,) = setup.rows(trajectory, case.renderers)
+    due = row.shifted()
+    for sample in samples_of(samples_generator, case, executor, n=2, filtered=False):
+        assert sample.sequences[0].tolist() == list(row.token_ids)
+        assert sample.action_mask[0].tolist() == list(due.loss_mask)
+        assert sample.rollout_log_probs[0].tolist() == list(due.logprobs or ())
+        assert sample.rewards.tolist() == sample.scores.tolist() == [1.0]
+        assert sample.info["calls/executed"].tolist() == [2.0]
+
+
+@pytest.mark.row("R42")
+def test_the_dynamic_filter_drops_a_group_whose_environment_failed(samples_generator: Any) -> None:
+    case, made = CASES["looked up"], iter(range(9))
+
+    def sometimes(room: le.Room) -> le.LocalSandbox:
+        if next(made) == 1:
+            raise le.SandboxUnavailable("down")
+        return le.LocalSandbox(room, embedder="lexical")
+
+    executor = agent_executor("snacks", sandbox=sometimes, failed="nan")
+    samples = samples_of(samples_generator, case, executor, n=2, filtered=True, prompts=3)
+    assert [sample.rewards.item() for sample in samples] == [1.0, 1.0]
+    assert next(made) == 4  # the second prompt was played in its place, the third not
+
+
 # --- failures and limits ----------------------------------------------------------------------
 
 
 @pytest.mark.row("R42")
 @pytest.mark.parametrize("name", ["failed call", "failed reset", "failed tool of a user"])
-def test_a_failed_environment_can_be_a_reward_that_the_dynamic_filter_drops(name: str) -> None:
+def test_a_failed_environment_can_be_a_reward_of_nan(name: str) -> None:
     case = CASES[name]
     response = execute(case, agent_executor(**case.setup_options, failed="nan"))
-    scores = [1.0, 0.0, response["scores"]]
-    mean = sum(scores) / len(scores)
-    assert not 0 < mean < 1  # the filter keeps a group whose mean is between the two
     assert math.isnan(response["reward"])
+    assert math.isnan(response["scores"])
     assert sum(mask_of(response)) == 0
     assert len(response["rollout_log_probs"]) == len(response["observation_tokens"])
 
