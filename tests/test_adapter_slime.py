@@ -26,10 +26,12 @@ from slime_for_tests import (
     sampling,
 )
 
+import livestream_env as le
 from livestream_env.adapters import slime
 from livestream_env.adapters.setup import Setup
 from livestream_env.errors import MissingDependency
 from livestream_env.tokens import Sampled
+from livestream_env.types import Rewards, Score
 
 ONE_TOKENIZER = {
     name: case for name, case in CASES.items() if set(case.families.values()) == {"chatml"}
@@ -122,6 +124,18 @@ def test_a_failed_environment_is_removed_and_has_no_reward(name: str) -> None:
     assert not slime.keep_group(None, [[sample], [sample]])
     train = converted(arguments(), [[sample]], slime.compare_rewards)
     assert train["loss_masks"] == [[0]]
+
+
+def test_an_episode_without_a_score_is_removed() -> None:
+    def rubric(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
+        return Rewards((Score("judge", None, cause="judge_error", reason="no verdict"),))
+
+    case = CASES["looked up"]
+    made = slime.generate_with(Setup(**case.setup_options, rubric=rubric))
+    with routed(router_of(case)) as url:
+        (sample,) = asyncio.run(made(arguments(url), sample_of(), sampling()))
+    assert (sample.remove_sample, sample.reward) == (True, None)
+    assert sample.metadata["excluded"].startswith("judge_error")
 
 
 def removed(**changes: Any) -> Sample:

@@ -3,7 +3,7 @@ others that record what goes through their own proxy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +12,20 @@ from livestream_env.chat import ChatClient
 from livestream_env.chat_agent import AsyncChatAgent, ChatAgent
 from livestream_env.drivers import arollout, rollout
 from livestream_env.types import Trajectory
+
+
+def _told(extra_body: Mapping[str, Any] | None, token_ids: bool) -> dict[str, Any]:
+    """Return the arguments of an agent; members of a group share a seed, and sample their own."""
+    return {
+        "extra_body": extra_body,
+        "token_ids": token_ids,
+        "append_only": True,
+        "send_seed": False,
+    }
+
+
+def _alone(agent: Any) -> Any:
+    return agent
 
 
 def run_episode(
@@ -23,15 +37,18 @@ def run_episode(
     options: Mapping[str, Any] | None = None,
     extra_body: Mapping[str, Any] | None = None,
     token_ids: bool = False,
+    seated: Callable[[Any], Any] = _alone,
 ) -> Trajectory:
     """Play one episode, each request the last one and more, and return its trajectory.
 
-    `seed` and `options` go to `reset`, `extra_body` into each request; the rest is as of
-    `ChatAgent`. Never raises for infrastructure: the trajectory then has status `env_error`.
+    `seed` and `options` go to `reset`, `extra_body` into each request, which has no seed: members
+    of a group differ by what is sampled. `seated` makes who plays of the agent, such as a team. The
+    rest is as of `ChatAgent`. Never raises for infrastructure: the trajectory then has status
+    `env_error`.
     """
-    agent = ChatAgent(base_url, model, extra_body=extra_body, token_ids=token_ids, append_only=True)
+    agent = ChatAgent(base_url, model, **_told(extra_body, token_ids))
     try:
-        return rollout(env, agent, seed=seed, options=options)
+        return rollout(env, seated(agent), seed=seed, options=options)
     finally:
         if agent.client is not base_url:
             agent.close()
@@ -46,13 +63,12 @@ async def arun_episode(
     options: Mapping[str, Any] | None = None,
     extra_body: Mapping[str, Any] | None = None,
     token_ids: bool = False,
+    seated: Callable[[Any], Any] = _alone,
 ) -> Trajectory:
     """Play one episode, awaited; otherwise as `run_episode`."""
-    agent = AsyncChatAgent(
-        base_url, model, extra_body=extra_body, token_ids=token_ids, append_only=True
-    )
+    agent = AsyncChatAgent(base_url, model, **_told(extra_body, token_ids))
     try:
-        return await arollout(env, agent, seed=seed, options=options)
+        return await arollout(env, seated(agent), seed=seed, options=options)
     finally:
         if agent.client is not base_url:
             agent.close()
