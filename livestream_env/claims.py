@@ -102,9 +102,11 @@ _HALF = re.compile("半价|对折(?!叠)|(?<![a-z])half (?:off|price)(?![a-z])")
 _LETTERS = re.compile(
     r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
     r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
-    r"|sizes? (?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
+    r"|size(?P<several>s)? "
+    r"(?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
     r"(?![a-z])"
-    r"(?P<more>(?:(?:,|,? and|,? or| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?![0-9.%])){0,4})"
+    r"(?(several)"
+    r"(?P<more>(?:(?:,|,? and|,? or| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?![0-9.%])){0,4}))"
     r"|(?P<shoe>(?:3[4-9]|4[0-6])(?:[到至~-](?:3[4-9]|4[0-6]))?)(?=[都还全也早]{0,2}"
     r"(?:[有没断缺]货|[断缺]码|没了|卖完|[有剩就最][有剩后0-9一两三四五]|有[，,。;!哈哦呢]|有\Z|偏[大小]))"
     r"|(?:(?<=in a )|(?<=in )|(?<=out of )|(?<=left in ))"
