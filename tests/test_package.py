@@ -212,6 +212,7 @@ def test_every_open_names_its_encoding() -> None:
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             name = node.func.id if isinstance(node.func, ast.Name) else name
-            is_own_method = ast.unparse(node.func) == "self.open"
-            if name in ("open", "read_text", "write_text") and not is_own_method:
-                assert "encoding" in {key.arg for key in node.keywords}, f"{module}: {node.lineno}"
+            given = {key.arg for key in node.keywords}
+            opens_room = ast.unparse(node.func) == "self.open" or "row" in given
+            if name in ("open", "read_text", "write_text") and not opens_room:
+                assert "encoding" in given, f"{module}: {node.lineno}"
