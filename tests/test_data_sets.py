@@ -46,6 +46,7 @@ def test_the_columns_are_those_of_each_trainer() -> None:
     assert made["openrlhf"].keys() == {"input", "label"}
     assert made["openrlhf"]["input"] == first_messages(row)
     assert json.loads(made["openrlhf"]["label"]) == told
+    assert made["slime"] == {"prompt": first_messages(row), "metadata": told}
 
 
 @pytest.mark.parametrize("name", DATA_FORMATS)
@@ -54,7 +55,7 @@ def test_files_are_read_back_as_they_were_written(name: Any, tmp_path: Path) -> 
     assert write_data_set(ROWS, path, name, setup=SETUP) == 3
     rows = read_back(path, "parquet" if name == "verl" else "json")
     assert rows == list(data_rows(ROWS, name, setup=SETUP))
-    column = {"verl": "extra_info", "openrlhf": "label"}.get(name)
+    column = {"verl": "extra_info", "openrlhf": "label", "slime": "metadata"}.get(name)
     given = [row if column is None else row[column] for row in rows]
     given = [json.loads(one) if isinstance(one, str) else one for one in given]
     assert tuple(map(TaskRow.of, given)) == ROWS

@@ -15,7 +15,7 @@ from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.errors import did_you_mean
 from livestream_env.export import write_rows
 
-DataFormat = Literal["jsonl", "trl", "verl", "openrlhf"]
+DataFormat = Literal["jsonl", "trl", "verl", "openrlhf", "slime"]
 DATA_FORMATS: tuple[DataFormat, ...] = get_args(DataFormat)
 LOOP = "liveroom"
 """The name that verl's rows and `adapters.verl` know the agent loop by."""
@@ -28,9 +28,9 @@ def data_rows(
     """Yield each task row in the columns of a trainer.
 
     `jsonl` is the row itself, `trl` has the episode's first messages beside it, as SkyRL takes it
-    too, `verl` has the columns of its `RLHFDataset`, the row in `extra_info`, and `openrlhf` has
-    the row as JSON text in `label`. Environments ask for the first messages
-    again; these are for the trainer's filters and logs.
+    too, `verl` has the columns of its `RLHFDataset`, the row in `extra_info`, `openrlhf` has the
+    row as JSON text in `label`, and `slime` has it in `metadata`. Environments ask for the first
+    messages again; these are for the trainer's filters and logs.
 
     Args:
         setup: where the first messages come from, by default an environment of the row's room.
@@ -59,6 +59,8 @@ def _data_rows(
             yield {"prompt": prompt, **told}
         elif format == "openrlhf":
             yield {"input": prompt, "label": json.dumps(told, ensure_ascii=False)}
+        elif format == "slime":
+            yield {"prompt": prompt, "metadata": told}
         else:
             yield {
                 "data_source": SOURCE,
