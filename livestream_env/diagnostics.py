@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from livestream_env.conduct import abstains
 from livestream_env.errors import MixedVersions
-from livestream_env.evaluation import OFTEN, TOTAL, abstains, value_of
+from livestream_env.evaluation import OFTEN, TOTAL, value_of
 from livestream_env.evidence import Reading
 from livestream_env.exploits import hack_agents as hack_agents
 from livestream_env.exploits import try_hacks as try_hacks
