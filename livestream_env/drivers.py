@@ -57,6 +57,7 @@ class AsyncAgent(Protocol):
 
 AgentOf = Callable[[Room], Agent | AsyncAgent]
 """What makes the agent of a room, such as `ScriptedAgent`."""
+_AN_AGENT = "an agent has `act(messages, tools)`; `chat_agent_named` makes one of `chat:URL#MODEL`"
 
 
 def start_agent(
@@ -65,12 +66,18 @@ def start_agent(
     """Return the agent of one episode; `agent` may also be what makes the agent of a room.
 
     Raises:
-        ValueError: it is, and the room is not known.
+        TypeError: it is neither, or makes none.
+        ValueError: it makes the agent of a room, and the room is not known.
     """
     if isinstance(agent, type) or not hasattr(agent, "act"):
+        if not callable(agent):
+            raise TypeError(f"`agent` is {agent!r}; {_AN_AGENT}")
         if room is None:
             raise ValueError(f"{agent!r} makes the agent of a room, and the room is not known")
-        agent = agent(room)
+        made = agent(room)
+        if not hasattr(made, "act"):
+            raise TypeError(f"{agent!r} made {made!r} for a room; {_AN_AGENT}")
+        agent = made
     return agent.start(observation, seed=seed) if hasattr(agent, "start") else agent
 
 
@@ -247,7 +254,7 @@ async def _arun(env: LiveRoomEnv, call: ToolCall) -> ToolResult:
 
 def unwrapped(env: gym.Env[Any, Any]) -> LiveRoomEnv:
     """Return the room's environment below its wrappers."""
-    room = env.unwrapped
+    room = getattr(env, "unwrapped", env)
     if not isinstance(room, LiveRoomEnv):
         raise TypeError(f"got an environment of type `{type(room).__name__}`; pass a `LiveRoomEnv`")
     return room

@@ -45,6 +45,7 @@ from livestream_env.types import (
     Trajectory,
     Turn,
     TurnEvent,
+    checked_rewards,
 )
 from livestream_env.words import safe
 
@@ -400,9 +401,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             return math.nan
         if not (episode.done or self._config.process):
             return 0.0
-        rewards = rubric(episode.trajectory, self._room)
-        if not isinstance(rewards, Rewards):
-            raise TypeError(f"`rubric` returned {rewards!r}; it returns `Rewards` made of `Score`s")
+        rewards = checked_rewards(rubric(episode.trajectory, self._room))
         value = rewards.total() if episode.done else 0.0
         if self._config.process:
             turn = len(episode.turns) - 1

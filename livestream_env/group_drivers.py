@@ -69,9 +69,11 @@ def rollouts(
 
     Raises:
         GroupMismatch: the members did not start from one comment and one first observation.
-        ValueError: a number is too small.
+        TypeError: `make_env` or `agent` is something else.
+        ValueError: a number is too small, a seed is none, or an environment is given twice at once.
     """
     checked_count("max_workers", max_workers)
+    check_arguments(make_env, timeout_s)
     schedule = Schedule(seeds, size=size, redundancy=redundancy)
     stage = Stage(make_env, agent, options)
     if max_workers == 1 and timeout_s is None:
@@ -143,6 +145,7 @@ async def arollouts(
     the iterator (`contextlib.aclosing`) where the loop over it may be left early.
     """
     checked_count("concurrency", concurrency)
+    check_arguments(make_env, timeout_s)
     schedule = Schedule(seeds, size=size, redundancy=redundancy)
     stage = Stage(make_env, agent, options)
     tell = progress or (lambda _: None)
@@ -199,6 +202,14 @@ async def arollout_group(
     return group
 
 
+def check_arguments(make_env: MakeEnv, timeout_s: float | None) -> None:
+    """Raise `TypeError` or `ValueError` where they are nothing to play with."""
+    if not callable(make_env):
+        raise TypeError(f"`make_env` is {make_env!r}; pass what makes one, as `env.another`")
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"`timeout_s` is {timeout_s}; it is a number of seconds above 0")
+
+
 def checked_count(name: str, given: int) -> None:
     """Raise `ValueError` where a number of workers is below 1."""
     if given < 1:
@@ -209,23 +220,42 @@ def checked_count(name: str, given: int) -> None:
 
 
 class Stage:
-    """Plays episodes in environments that are used again, but once only within a group."""
+    """Plays episodes in environments that are used again, but once only within a group.
+
+    Raises:
+        TypeError: what `make_env` makes is no environment of a room.
+        ValueError: it gives an environment that another episode is played in.
+    """
 
     def __init__(self, make_env: MakeEnv, agent: Any, options: Mapping[str, Any] | None) -> None:
         self._make_env, self._agent, self._options = make_env, agent, options
         self._free: list[tuple[int, gym.Env[Any, Any]]] = []
         """Environments, with the group that each was used for."""
+        self._in_use: set[int] = set()
+        """Identities of the environments that episodes are played in."""
         self._lock = threading.Lock()
         self._is_closed = False
 
     def take(self, group: int) -> gym.Env[Any, Any]:
         """Return an environment that no other episode has, nor another of the group had."""
+        env = self._free_env(group) or self._make_env()
+        room = unwrapped(env)
+        with self._lock:
+            if id(room) in self._in_use:
+                raise ValueError(
+                    "`make_env` gives an environment that another episode is played in; pass what"
+                    " makes a new one, as `env.another`"
+                )
+            self._in_use.add(id(room))
+        return env
+
+    def _free_env(self, group: int) -> gym.Env[Any, Any] | None:
         with self._lock:
             for i, (used_for, env) in enumerate(self._free):
                 if used_for != group:
                     del self._free[i]
                     return env
-        return self._make_env()
+        return None
 
     def arguments(self, play: Play) -> dict[str, Any]:
         """Return the arguments of `rollout` and `arollout` for an episode."""
@@ -270,6 +300,7 @@ class Stage:
         """Keep the environment for another episode, unless it failed or nothing more is played."""
         is_fine = isinstance(outcome, Trajectory) and outcome.status is not Status.ENV_ERROR
         with self._lock:
+            self._in_use.discard(id(unwrapped(env)))
             if is_fine and not self._is_closed:
                 self._free.append((group, env))
                 return True

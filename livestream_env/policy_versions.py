@@ -53,8 +53,9 @@ def checkpoint_name(cluster: str, checkpoint: str | int) -> str:
     Raises:
         ValueError: a part holds something else than letters, digits, `.`, `_` and `-`.
     """
-    for name, part in (("cluster", cluster), ("checkpoint", str(checkpoint))):
-        if not _NAME.fullmatch(part):
+    number = str(checkpoint) if isinstance(checkpoint, int) else checkpoint
+    for name, part in (("cluster", cluster), ("checkpoint", number)):
+        if not isinstance(part, str) or not _NAME.fullmatch(part):
             raise ValueError(
                 f"`{name}` is {part!r}; it is made of letters, digits, `.`, `_` and `-`, and"
                 " starts with a letter or digit"

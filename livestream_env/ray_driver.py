@@ -13,7 +13,13 @@ from typing import Any
 
 from livestream_env.drivers import Agent, AgentOf, failed_trajectory
 from livestream_env.errors import missing_dependency
-from livestream_env.group_drivers import MakeEnv, Stage, Threads, checked_count
+from livestream_env.group_drivers import (
+    MakeEnv,
+    Stage,
+    Threads,
+    check_arguments,
+    checked_count,
+)
 from livestream_env.schedule import Play, Progress, Schedule, played_groups
 from livestream_env.types import Trajectory
 
@@ -47,6 +53,7 @@ def ray_rollouts(
         MissingDependency: Ray is not installed.
         GroupMismatch, ValueError: as `rollouts`.
     """
+    check_arguments(make_env, timeout_s)
     ray = _ray()
     if not ray.is_initialized():
         own = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max_workers}

@@ -27,7 +27,7 @@ from livestream_env.reward_hooks import HOOKS as HOOKS
 from livestream_env.rooms import Room
 from livestream_env.types import Rewards as Rewards
 from livestream_env.types import Score as Score
-from livestream_env.types import Status, Trajectory
+from livestream_env.types import Status, Trajectory, checked_rewards
 
 RewardHook = Callable[[Trajectory, Room | None], Any]
 """Returns a `Score`, several, or a number; may be async; raises `JudgeError` without a verdict."""
@@ -210,7 +210,7 @@ def score_each(
 ) -> list[Rewards]:
     """Score each trajectory by itself; hooks that are async are awaited together."""
     if not (isinstance(rubric, Rubric) and rubric.is_async):
-        return [rubric(trajectory, room) for trajectory, room in pairs]
+        return [checked_rewards(rubric(trajectory, room)) for trajectory, room in pairs]
 
     async def scored(rubric: Rubric) -> list[Rewards]:
         return await asyncio.gather(*(rubric.ascore(one, room) for one, room in pairs))

@@ -6,10 +6,11 @@ cluster, and tells what ended; so all of them play the same episodes with the sa
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 from livestream_env.drivers import Seed
 from livestream_env.errors import GroupMismatch
@@ -68,10 +69,11 @@ class Schedule:
     def next(self) -> Play | None:
         """Return the episode to be started next; `None` where none is due."""
         if not self._due:
-            seed = next(self._seeds, None)
-            if seed is None:
+            try:
+                seed = next(self._seeds)
+            except StopIteration:
                 return None
-            self._open(seed)
+            self._open(_checked_seed(seed))
         return self._due.popleft()
 
     def _open(self, seed: int) -> None:
@@ -101,6 +103,18 @@ class Schedule:
         del self._groups[play.group]
         members = [member for member in group.members if member is not None]
         return members if self._size is None else grouped(members, group.seed)
+
+
+def _checked_seed(given: SupportsIndex) -> int:
+    """Return a seed as a Python integer, as Gymnasium takes it.
+
+    Raises:
+        ValueError: it is no whole number from 0.
+    """
+    seed = operator.index(given) if hasattr(given, "__index__") else -1
+    if seed < 0:
+        raise ValueError(f"`seeds` holds {given!r}; a seed is a whole number from 0")
+    return seed
 
 
 def grouped(members: Sequence[Trajectory], seed: int) -> list[Trajectory]:

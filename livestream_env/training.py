@@ -76,9 +76,11 @@ def training_rows(
         mixed_versions: a row sampled by several versions is excluded, or counts as its oldest.
 
     Raises:
+        TypeError: an argument of another kind, such as a tokenizer in place of its renderer.
         ValueError: an unknown name, an agent without renderer, a trajectory without the rewards or
             versions that are asked for.
     """
+    _check_kinds(trajectories, agents)
     _check_options(key, flat, mixed_versions, current_version, max_staleness)
     estimator = find_estimator(advantages, key)
     named = _renderer_of_each(renderers, agents)
@@ -96,6 +98,18 @@ def training_rows(
     return [row for member in members for row in member.rows()]
 
 
+def _check_kinds(trajectories: object, agents: object) -> None:
+    if isinstance(trajectories, Trajectory):
+        raise TypeError("`training_rows` got one trajectory; pass a list of them, a group at least")
+    if not isinstance(agents, Mapping):
+        raise TypeError(f"`agents` is {agents!r}; it maps the name of each agent to its masker")
+    for agent, masker in agents.items():
+        if not callable(masker):
+            raise TypeError(
+                f"`agents` has {masker!r} for `{agent}`; give a masker, such as `REPLY`"
+            )
+
+
 def _check_options(
     key: str, flat: str, mixed: str, current: object, max_staleness: int | None
 ) -> None:
@@ -108,6 +122,8 @@ def _check_options(
             raise ValueError(f"`{name}` is {given!r}; it is `{known[0]}` or `{known[1]}`")
     if (current is None) != (max_staleness is None):
         raise ValueError("`max_staleness` and `current_version` go together; give both or none")
+    if max_staleness is not None and max_staleness < 0:
+        raise ValueError(f"`max_staleness` is {max_staleness}; it is a number of versions from 0")
 
 
 # --- what is compared -------------------------------------------------------------------------
@@ -200,8 +216,11 @@ def _named(trajectories: Sequence[Trajectory]) -> Iterable[tuple[Trajectory, str
 def _renderer_of_each(
     renderers: Renderer | Mapping[str, Renderer], agents: Mapping[str, Masker]
 ) -> dict[str, Renderer]:
-    if not isinstance(renderers, Mapping):
+    if hasattr(renderers, "render"):
         return dict.fromkeys(agents, renderers)
+    if not isinstance(renderers, Mapping):
+        made = type(renderers).__name__
+        raise TypeError(f"`renderers` is a `{made}`; give `ChatTemplateRenderer(tokenizer)`")
     for agent in agents:
         if agent not in renderers:
             raise ValueError(f"no renderer for agent `{agent}`.{did_you_mean(agent, renderers)}")

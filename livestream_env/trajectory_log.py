@@ -76,7 +76,7 @@ class TrajectoryLog:
         Raises:
             ValueError: `every` is below 1.
         """
-        if every < 1:
+        if not isinstance(every, int) or every < 1:
             raise ValueError(f"`every` is {every}; it is a whole number from 1")
         self.folder = Path(folder)
         self.every = every
@@ -106,10 +106,13 @@ class TrajectoryLog:
         """Append trajectories and return how many were written: none of a step that is left out.
 
         Raises:
-            TypeError: `step` is no whole number.
+            TypeError: `step` is no whole number, or something given is no trajectory.
             OSError: the disk is full, or the folder is gone.
         """
         given = [trajectories] if isinstance(trajectories, Trajectory) else list(trajectories)
+        for one in given:
+            if not isinstance(one, Trajectory):
+                raise TypeError(f"got a `{type(one).__name__}`; pass trajectories")
         number = next(self._calls) if step is None else operator.index(step)
         if number % self.every or not given:
             return 0

@@ -558,6 +558,13 @@ class Rewards:
         return sum(value * weight for value, weight in spoke) * share
 
 
+def checked_rewards(made: object) -> Rewards:
+    """Return what a rubric returned; raises `TypeError` where it is something else."""
+    if not isinstance(made, Rewards):
+        raise TypeError(f"`rubric` returned {made!r}; it returns `Rewards` made of `Score`s")
+    return made
+
+
 class Trajectory(BaseModel):
     """The record of one episode; frozen, and equal to itself after a round trip through JSON."""
 

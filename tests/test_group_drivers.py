@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from rooms_for_tests import small_room
 from servers_for_tests import running
@@ -297,6 +298,46 @@ def threads_of_rollouts() -> int:
 def test_numbers_that_are_too_small_are_refused_at_once(options: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         le.rollouts(small_env, Host(), [0], **options)
+
+
+@every_driver
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"timeout_s": 0}, ValueError, "`timeout_s` is 0; it is a number of seconds above 0"),
+        ({"timeout_s": float("nan")}, ValueError, "`timeout_s` is nan"),
+        ({"seeds": [3, None]}, ValueError, "`seeds` holds None; a seed is a whole number from 0"),
+        ({"seeds": [-1]}, ValueError, "`seeds` holds -1"),
+        ({"seeds": ["7"]}, ValueError, "`seeds` holds '7'"),
+        ({"make_env": 3}, TypeError, "`make_env` is 3; pass what makes one, as `env.another`"),
+        ({"make_env": lambda: None}, TypeError, "type `NoneType`; pass a `LiveRoomEnv`"),
+        ({"agent": "chat:http://a/v1#m"}, TypeError, "`agent` is 'chat:http://a/v1#m'; an agent"),
+        ({"agent": None}, TypeError, r"an agent has `act\(messages, tools\)`"),
+        ({"agent": lambda room: room}, TypeError, "for a room; an agent has"),
+    ],
+)
+def test_what_cannot_be_played_with_is_named(
+    drive: Driver, given: Any, kind: type[Exception], said: str
+) -> None:
+    options = {"make_env": small_env().another, "agent": Host(), "seeds": [1], **given}
+    with pytest.raises(kind, match=said):
+        drive(**options)
+
+
+@every_driver
+def test_seeds_may_be_numpys(drive: Driver) -> None:
+    [[one]] = drive(small_env().another, Host(), np.arange(3, 4))
+    assert (type(one.seed), one.seed) == (int, 3)
+
+
+@pytest.mark.parametrize("drive", [in_threads, in_a_loop])
+def test_one_environment_is_not_lent_to_two_episodes_at_once(drive: Driver) -> None:
+    env = small_env()
+    agent = Waiting(1) if drive is in_threads else AsyncWaiting(1)
+    with pytest.raises(ValueError, match="another episode is played in; pass what makes a new one"):
+        drive(lambda: env, agent, itertools.count(1))
+    agent.released.set()
+    assert [group[0].seed for group in in_one(lambda: env, Host(), [1, 2])] == [1, 2]
 
 
 def test_a_group_is_also_played_in_a_loop() -> None:

@@ -595,6 +595,8 @@ def test_a_checkpoint_is_named_by_plain_characters(part: str) -> None:
         checkpoint_name(part, 1)
     with pytest.raises(ValueError, match=r"`checkpoint` is .*letters, digits"):
         checkpoint_name("a", part)
+    with pytest.raises(ValueError, match="`checkpoint` is None"):
+        checkpoint_name("a", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.row("R55")
@@ -931,6 +933,7 @@ def test_group_hooks_see_the_members_that_count() -> None:
         ({"flat": "drop"}, "`flat` is 'drop'; it is `keep` or `exclude`"),
         ({"mixed_versions": "keep"}, "`mixed_versions` is 'keep'"),
         ({"max_staleness": 1}, "go together"),
+        ({"max_staleness": -1, "current_version": 1}, "`max_staleness` is -1; it is a number of"),
         ({"rubric": "multi"}, "`rubric` is 'multi'"),
         ({"advantages": lambda members: [1.0]}, "got advantages of 1 members; there are 2"),
         ({"advantages": lambda members: [[1.0]] * 2}, "got 1 advantages for the 2 trained turns"),
@@ -940,6 +943,24 @@ def test_group_hooks_see_the_members_that_count() -> None:
 def test_a_mistake_of_the_caller_is_told(options: Mapping[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         rows_of([two(1, 1), two(0, 0)], **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"trajectories": two(1, 1)}, "got one trajectory; pass a list of them"),
+        ({"renderers": object()}, r"`renderers` is a `object`; give `ChatTemplateRenderer"),
+        ({"renderers": None}, "`renderers` is a `NoneType`"),
+        ({"agents": "replier"}, "`agents` is 'replier'; it maps the name of each agent"),
+        ({"agents": {"replier": "reply"}}, "`agents` has 'reply' for `replier`; give a masker"),
+        ({"rubric": lambda *_: 1.0}, "`rubric` returned 1.0; it returns `Rewards`"),
+        ({"rubric": lambda *_: None}, "`rubric` returned None"),
+    ],
+)
+def test_an_argument_of_another_kind_is_told(given: Mapping[str, Any], match: str) -> None:
+    options = {"trajectories": [two(1, 1)] * 2, "renderers": Renderer(), "rubric": None, **given}
+    with pytest.raises(TypeError, match=match):
+        training_rows(**options)
 
 
 def test_every_agent_needs_a_renderer_and_every_trajectory_rewards() -> None:

@@ -255,6 +255,15 @@ def test_threads_share_a_file_and_cut_no_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [log.path]
 
 
+def test_what_is_no_trajectory_is_not_logged(tmp_path: Path) -> None:
+    log = le.TrajectoryLog(tmp_path)
+    with pytest.raises(TypeError, match="got a `str`; pass trajectories"):
+        log.add("abc")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"`every` is 1.5"):
+        le.TrajectoryLog(tmp_path, every=1.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_disk_that_is_full_is_an_error(tmp_path: Path) -> None:
     log = le.TrajectoryLog(tmp_path)
