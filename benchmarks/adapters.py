@@ -2,12 +2,15 @@
 
 Run in a trainer's environment: `.venvs/NAME/bin/python benchmarks/adapters.py NAME`. The goal is at
 most 1.5 x. An adapter that hands tokens on is compared with `rollout` and `Setup.rows`, one of
-plain text with `rollout` alone. The policy costs nothing: what it samples is known beforehand. The
-trainer's own classes are in the figure where the adapter cannot be called without them.
+plain text with `rollout` alone, one of the chat API with `run_episode`. The policy costs nothing:
+what it samples is known beforehand. The trainer's own classes are in the figure where the adapter
+cannot be called without them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import statistics
 import sys
@@ -27,6 +30,7 @@ from livestream_env.tokens import Sampled
 
 CASE = CASES["several turns"]
 EPISODES, REPEATS = 20, 7
+_OPEN = contextlib.ExitStack()
 Play = Callable[[], None]
 """Plays one episode and makes the trainer's rows of it."""
 
@@ -75,6 +79,35 @@ def core_text() -> Play:
     def play() -> None:
         trajectory = le.rollout(setup.make_env(), agent, **setup.opening(CASE.row))
         assert trajectory.reward == 1.0
+
+    return play
+
+
+@functools.cache
+def chat_url() -> str:
+    """Serve the case over HTTP until the process ends; what is no conversation is an event."""
+    import json
+
+    from gateway_for_tests import send, served
+    from policy_server_for_tests import said
+
+    def answer(handler: Any, body: bytes) -> None:
+        messages = json.loads(body).get("messages")
+        send(handler, said(CASE.says(messages).text if messages else ""))
+
+    return _OPEN.enter_context(served(answer))
+
+
+def core_chat() -> Play:
+    """Play over the chat API, the server in this process."""
+    from livestream_env.adapters.chat_api import run_episode
+    from livestream_env.chat import ChatClient
+
+    setup, client = Setup(**CASE.setup_options), ChatClient(chat_url(), "policy")
+
+    def play() -> None:
+        env = setup.make_env()
+        assert run_episode(client, None, env, **setup.opening(CASE.row)).reward == 1.0
 
     return play
 
@@ -318,13 +351,76 @@ def skyrl() -> Play:
     return play
 
 
-CORES = {"tokens": core_tokens, "text": core_text}
+def slime() -> Play:
+    """Play a sample by the generate function, slime's router faked without HTTP."""
+    import asyncio
+
+    from slime_for_tests import Sample, answer, arguments, installed, sampling
+
+    from livestream_env.adapters.slime import generate_with
+
+    engine, given = Sampling(CASE), sampling()
+    answers = itertools.cycle([answer(one).json() for one in engine.turns])
+
+    async def post(url: str, payload: Any, headers: Any = None) -> Any:
+        return next(answers)
+
+    _OPEN.enter_context(installed(tokenizer_of("chatml")))
+    sys.modules["slime.rollout.sglang_rollout"].post = post  # type: ignore[attr-defined]
+    generate, args = generate_with(Setup(**CASE.setup_options)), arguments()
+
+    async def episode() -> None:
+        (made,) = await generate(args, Sample(index=0, metadata=CASE.row.to_json()), given)
+        assert made.reward == 1.0
+
+    runner = asyncio.Runner()
+    return lambda: runner.run(episode())
+
+
+def rllm() -> Play:
+    """Play a task by the flow and its evaluator, the gateway a plain chat server."""
+    import asyncio
+    from types import SimpleNamespace
+
+    from rllm_for_tests import TYPES, Task
+
+    from livestream_env.adapters.rllm import RoomFlow
+
+    flow, task = RoomFlow(types=TYPES, **CASE.setup_options), Task(CASE.row.to_json())
+    config = SimpleNamespace(base_url=chat_url(), model="policy")
+
+    async def episode() -> None:
+        made = await flow.arun(task, config)
+        assert flow.evaluate(task, made).reward == 1.0
+
+    runner = asyncio.Runner()
+    return lambda: runner.run(episode())
+
+
+def agent_lightning() -> Play:
+    """Play a rollout of 1.0 in this process, events posted to the same chat server."""
+    import json
+    import os
+
+    from livestream_env.adapters.agent_lightning import LiveRoomAgent
+
+    url = chat_url()
+    os.environ |= {"AGL_OPENAI_BASE_URL": url, "AGL_EVENT_URL": url}
+    os.environ["LIVESTREAM_ROW"] = json.dumps(CASE.row.to_json())
+    made = type("Agent", (LiveRoomAgent,), {"setup": Setup(**CASE.setup_options)})
+    return lambda: made().run()
+
+
+CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat}
 TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
+    "agent_lightning": ("chat", agent_lightning),
     "gem": ("text", gem),
     "openrlhf": ("tokens", openrlhf),
+    "rllm": ("chat", rllm),
     "rock": ("text", rock),
     "roll": ("tokens", roll),
     "skyrl": ("tokens", skyrl),
+    "slime": ("tokens", slime),
     "trl": ("tokens", trl),
     "verl": ("tokens", verl),
 }

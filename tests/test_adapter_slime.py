@@ -264,6 +264,12 @@ def test_what_slime_cannot_do_here_is_refused(changes: dict[str, Any], told: str
         )
 
 
+def test_arguments_without_a_setup_are_the_callers_mistake() -> None:
+    for changes in ({}, {"livestream": "snacks"}):
+        with pytest.raises(ValueError, match="`--custom-config-path` holds"):
+            asyncio.run(slime.generate(arguments(**changes), sample_of(), sampling()))
+
+
 def test_a_sample_without_a_row_is_the_callers_mistake() -> None:
     args = arguments(livestream=SNACKS)
     with pytest.raises(ValueError, match="needs `seed`"):

@@ -51,9 +51,16 @@ async def generate(
     slime aborted it. What must not be trained has no reward and is removed.
 
     Raises:
-        ValueError: the sample's `metadata` is no task row, or slime is to do what this cannot.
+        ValueError: there is no such `Setup`, the sample's `metadata` is no task row, or slime is to
+            do what this cannot.
     """
-    return await generate_with(setup_of(args.livestream))(args, sample, sampling_params, evaluation)
+    options = getattr(args, "livestream", None)
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            f"`args.livestream` is {options!r:.100}; the file of `--custom-config-path` holds"
+            ' `livestream: {room: "bundled:train"}`, or so'
+        )
+    return await generate_with(setup_of(options))(args, sample, sampling_params, evaluation)
 
 
 def generate_with(setup: Setup, *, partners: Mapping[str, Member | None] | None = None) -> Generate:
