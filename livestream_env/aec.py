@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from livestream_env.env import LiveRoomEnv
 from livestream_env.episode import TWO_AGENTS, Episode
-from livestream_env.errors import missing_dependency
+from livestream_env.errors import ResetNeeded, missing_dependency
 from livestream_env.spaces import ActionSpace, ObservationSpace
 from livestream_env.types import Observation, Rewards
 
@@ -108,8 +108,11 @@ class LiveRoomAEC(AECEnv[str, dict[str, Any], Any]):  # type: ignore[misc]
         """Take the message of the agent whose turn it is; `None` from one that has ended.
 
         Raises:
+            ResetNeeded: no agent plays: there was no `reset`, or all have ended and left.
             SandboxError: as `LiveRoomEnv.step`.
         """
+        if not self.agents:
+            raise ResetNeeded("no agent plays; call `reset` before the next `step`")
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)

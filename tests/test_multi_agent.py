@@ -185,6 +185,16 @@ def test_both_terminate_together_and_the_rewards_arrive_then() -> None:
     assert aec.agents == []
 
 
+def test_nobody_steps_before_a_reset_or_when_all_have_left() -> None:
+    aec = le.liveroom_aec(small_room(), embedder="lexical")
+    with pytest.raises(ResetNeeded, match="no agent plays; call `reset`"):
+        aec.step("好的")
+    aec = played(RULE, "好的", None, None)
+    for action in ("好的", None):
+        with pytest.raises(ResetNeeded, match="no agent plays; call `reset`"):
+            aec.step(action)
+
+
 def test_a_rubric_that_knows_no_agents_gives_both_the_whole_reward() -> None:
     aec = played(RULE, "好的", rubric=rubric(Score("a", 0.5)))
     assert aec.rewards == {"tool_caller": 0.5, "replier": 0.5}
