@@ -21,6 +21,7 @@ from rllm_for_tests import Step
 
 PROXY = "/proxy/rollout/r1/attempt/0/mode/train/openai/v1"
 EVENTS = "/api/rollouts/r1/attempt/0/events"
+RECORDED = "/api/rollouts/r1/events?event_type=model_request&format=triplet"
 
 
 class Server:
@@ -33,25 +34,42 @@ class Server:
             lambda ids, _: case.samples(ids, agent), made, made.chat_template, reads_calls=True
         )
         self._lock = threading.Lock()
+        self.stopped_at: int | None = None
+        """The request whose answer the engine breaks off."""
         self.events: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        asked = json.loads(body)
         path = handler.path.removeprefix("/v1")
         self.keys.add(handler.headers["Authorization"])
+        if path == RECORDED:
+            told = [
+                {"prompt_token_ids": one["response"]["prompt_token_ids"]} for one in self.recorded
+            ]
+            send(handler, httpx.Response(200, json=[{"data": one} for one in told]))
+            return
+        asked = json.loads(body)
         if path == EVENTS:
             self.events.append(asked)
             send(handler, httpx.Response(200, json={}))
             return
         assert path == f"{PROXY}/chat/completions", path
         answer = self._engine({**asked, "logprobs": True, "return_token_ids": True})
+        if len(self.requests) == self.stopped_at:
+            told = answer.json()
+            told["choices"][0]["finish_reason"] = "abort"
+            answer = httpx.Response(200, json=told)
         data = {"response": answer.json(), "http_status": 200, "status": "ok"}
         with self._lock:
             self.requests.append(asked)
             self.events.append({"event_type": "model_request", "data": data})
         send(handler, answer)
+
+    @property
+    def recorded(self) -> list[dict[str, Any]]:
+        """Return what is known of the requests."""
+        return self.of("model_request")
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Return the data of the events of a kind."""
@@ -60,9 +78,7 @@ class Server:
     @property
     def trained(self) -> list[Step]:
         """What is trained: of each prompt the last request, where it was answered."""
-        last = {
-            tuple(data["response"]["prompt_token_ids"]): data for data in self.of("model_request")
-        }
+        last = {tuple(data["response"]["prompt_token_ids"]): data for data in self.recorded}
         steps = []
         for prompt, data in last.items():
             for choice in data["response"]["choices"] if data["status"] == "ok" else ():

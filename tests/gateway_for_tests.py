@@ -82,6 +82,9 @@ def served(
         def do_POST(self) -> None:
             answer(self, self.rfile.read(int(self.headers["Content-Length"])))
 
+        def do_GET(self) -> None:
+            answer(self, b"")
+
         def finish(self) -> None:
             super().finish()
             on_close()

@@ -37,12 +37,17 @@ class Looks:
 
 
 def play(
-    case: Case, monkeypatch: pytest.MonkeyPatch, partners: Any = None, **options: Any
+    case: Case,
+    monkeypatch: pytest.MonkeyPatch,
+    partners: Any = None,
+    stopped_at: int | None = None,
+    **options: Any,
 ) -> tuple[Server, str | None]:
     """Play a case as a rollout's process does; returns what was recorded, and the failure."""
     made = Setup(**{**case.setup_options, **options})
     agent = type("Mine", (LiveRoomAgent,), {"setup": made, "partners": partners})()
     with recording(case) as (server, variables):
+        server.stopped_at = stopped_at
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         try:
@@ -86,6 +91,15 @@ def test_a_failed_environment_has_no_reward_and_nothing_is_trained(
     assert server.of("reward") == []
     assert server.trained == []
     assert len(server.requests) == (0 if name == "failed reset" else 2)
+
+
+def test_an_answer_that_the_engine_broke_off_is_not_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, failure = play(CASES["several turns"], monkeypatch, stopped_at=1)
+    assert "stopped its answer: `abort`" in str(failure)
+    assert len(server.requests) == 2
+    assert (server.of("reward"), server.trained) == ([], [])
 
 
 def test_an_episode_without_a_score_has_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:

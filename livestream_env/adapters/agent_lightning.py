@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -64,7 +65,7 @@ class LiveRoomAgent:
         try:
             reward = _reward(setup, row, trajectory)
         except RuntimeError:
-            _take_back(trajectory)
+            _take_back()
             raise
         _post("livestream_metrics", setup.metrics([trajectory]))
         _post("reward", {"value": reward, "source": "agent"})
@@ -129,32 +130,38 @@ def _reward(setup: Setup, row: TaskRow, trajectory: Trajectory) -> float:
     return trained.reward
 
 
-def _take_back(trajectory: Trajectory) -> None:
+def _take_back() -> None:
     """Have the requests of a failed rollout not trained.
 
     Of a prompt's recorded requests Agent Lightning trains the last alone, and only where it was
     answered; a rollout without a reward would count as 0 otherwise.
     """
-    for turn in trajectory.turns:
-        if turn.agent not in trajectory.partners and turn.action.prompt_ids is not None:
-            told = {"prompt_token_ids": list(turn.action.prompt_ids), "choices": []}
-            _post("model_request", {"status": "error", "response": told})
+    url = re.sub("/attempt/[^/]+/events$", "/events", _variable("AGL_EVENT_URL"))
+    asked = {"event_type": "model_request", "format": "triplet"}
+    for event in _asked("GET", url, params=asked).json():
+        told = {"prompt_token_ids": event["data"]["prompt_token_ids"], "choices": []}
+        _post("model_request", {"status": "error", "response": told})
 
 
 def _post(kind: str, data: Mapping[str, Any]) -> None:
-    url, key = _variable("AGL_EVENT_URL"), os.environ.get("AGL_KEY")
-    here = is_loopback(httpx.URL(url).host)
+    _asked("POST", _variable("AGL_EVENT_URL"), json={"event_type": kind, "data": data})
+
+
+def _asked(method: str, url: str, **body: Any) -> httpx.Response:
+    """Ask Agent Lightning's server.
+
+    Raises:
+        httpx.HTTPError: it cannot be reached, or refuses.
+    """
+    key, here = os.environ.get("AGL_KEY"), is_loopback(httpx.URL(url).host)
     plain = here and url.startswith("http:")
     with httpx.Client(
         transport=httpx.HTTPTransport(verify=not plain, retries=3),
         trust_env=not here,
         timeout=30.0,
+        headers={"Authorization": f"Bearer {key}"} if key else None,
     ) as client:
-        client.post(
-            url,
-            json={"event_type": kind, "data": data},
-            headers={"Authorization": f"Bearer {key}"} if key else None,
-        ).raise_for_status()
+        return client.request(method, url, **body).raise_for_status()
 
 
 def _json(name: str) -> Any:
