@@ -27,7 +27,7 @@ from livestream_env.reward_hooks import HOOKS as HOOKS
 from livestream_env.rooms import Room
 from livestream_env.types import Rewards as Rewards
 from livestream_env.types import Score as Score
-from livestream_env.types import Status, Trajectory, checked_rewards
+from livestream_env.types import Status, StopReason, Trajectory, checked_rewards
 
 RewardHook = Callable[[Trajectory, Room | None], Any]
 """Returns a `Score`, several, or a number; may be async; raises `JudgeError` without a verdict."""
@@ -170,7 +170,10 @@ class Rubric:
         kept = [self._vetoed(score, gated) for score in gated]
         if self.missing == "none":
             kept = [replace(s, cause="judge_error") if s.cause in SILENT else s for s in kept]
-        return Rewards(tuple(self._with_weights(kept)))
+        made = self._with_weights(kept)
+        if reading.trajectory.stop_reason is StopReason.TOOLS_DONE:
+            made = list(map(_without_replier, made))
+        return Rewards(tuple(made))
 
     def _vetoed(self, score: Score, scores: Sequence[Score]) -> Score:
         is_vetoed = any(s.name in self.veto and s.value == 0 for s in scores)
@@ -269,6 +272,13 @@ def _gated(reading: Reading, scores: list[Score], gate: Gate | None) -> list[Sco
     if gate == "outcome" and outcome is not None and not outcome.value:
         return [_closed(s, "efficiency", "no outcome") for s in scores]
     return scores
+
+
+def _without_replier(score: Score) -> Score:
+    """Take the replier's weight and value where nobody had its seat."""
+    if score.agent != "replier":
+        return score
+    return replace(score, value=None, weight=0.0, reason="no replier", cause="not_applicable")
 
 
 def _closed(score: Score, name: str, why: str) -> Score:

@@ -393,6 +393,19 @@ def test_without_a_reply_the_replier_has_nothing_and_the_tool_caller_keeps_its_o
     assert rewards.total("tool_caller") == 1.0
 
 
+def test_where_nobody_had_the_repliers_seat_the_tool_callers_total_is_all() -> None:
+    room = keyed(PRICE)
+    trajectory = played(room, (SEARCH, RULE), None, agents=["tool_caller"])
+    assert trajectory.stop_reason == "tools_done"
+    rewards = PRESETS["multi22"](trajectory, room)
+    assert rewards.total("replier") is None
+    assert (rewards.total("tool_caller"), rewards.total()) == (1.0, 1.0)
+    absent = [score for score in rewards.scores if score.agent == "replier"]
+    assert {(score.value, score.cause, score.weight) for score in absent} == {
+        (None, "not_applicable", 0.0)
+    }
+
+
 @pytest.mark.row("R92")
 def test_an_unlabelled_room_is_scored_by_what_can_be_known() -> None:
     room = small_room(reply_rules=RULES, limits={"preset_faqs": 0})
