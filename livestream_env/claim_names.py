@@ -173,6 +173,7 @@ class NameIndex:
         for number, name in enumerate(self._names):
             for part in _parts([token for token, _, _ in _tokens(name)]):
                 self._owners[part] = self._owners.get(part, 0) | 1 << number
+        self._share_spec_words()
         self._add_spoken()
         self._add_short_forms()
         self._firsts = frozenset(part[0] for part in self._owners)
@@ -182,6 +183,15 @@ class NameIndex:
         self._has_sibling = self._siblings()
         self._specs = {p.product_id: Specs(p.skus) for p in products if p.skus}
         self._verdicts: dict[Part, tuple[int, bool] | None] = {}
+
+    def _share_spec_words(self) -> None:
+        """Make parts of names ambiguous that another product's variants are called by: the gift
+        edition beside a standard edition of something else."""
+        for number, product in enumerate(self.products):
+            for value in {value for sku in product.skus for value in sku.spec.values()}:
+                for part in _parts([token for token, _, _ in _tokens(fold(value))]):
+                    if part in self._owners:
+                        self._owners[part] |= 1 << number
 
     def _add_spoken(self) -> None:
         """Add what a thing is called in speech: 袜子 for 中筒袜, 枕头 for 乳胶枕."""

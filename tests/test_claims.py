@@ -477,3 +477,17 @@ def test_a_long_text_of_one_pattern_ends(unit: str) -> None:
     for language in ("zh", "en"):
         found = find_claims(text, language=language, products=SHOP, current="p1")
         assert len(found) == len({(claim.label, claim.sku) for claim in found})
+
+
+def test_a_word_of_anothers_variants_names_no_product() -> None:
+    """`edition` is a word of one name only, and of what another product's variants are called."""
+    sku = Sku(sku_id="s", spec={"edition": "standard edition"})
+    lamp = ProductName("e8", "Kestrel Lamp Gift Edition", 9)
+    bank = ProductName("e9", "Tarn Power Bank", 20, (sku,))
+    text = "Link 20 standard edition: stock 13 left"
+    (stock,) = [
+        claim
+        for claim in find_claims(text, language="en", products=(lamp, bank))
+        if claim.kind == "stock"
+    ]
+    assert (stock.value, stock.product) == (13.0, "e9")
