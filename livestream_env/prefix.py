@@ -48,11 +48,15 @@ def prefix_env(
     Raises:
         RoomNotFound: there is no room of that name.
         RoomMismatch: it is not the room that was played.
+        TypeError: something given is no trajectory.
         ValueError: a trajectory has no such chain.
     """
     chains = [prefixes] if isinstance(prefixes, Trajectory) else list(prefixes)
     if not chains:
         raise ValueError("`prefixes` is empty; give at least one trajectory")
+    for chain in chains:
+        if not isinstance(chain, Trajectory):
+            raise TypeError(f"`prefixes` holds {chain!r:.80}; give trajectories")
     rooms = [_room_of(chain, room) for chain in chains]
     return PrefixEnv(
         list(map(_chain, chains)),

@@ -231,6 +231,8 @@ def test_what_cannot_be_a_prefix_is_refused() -> None:
         le.prefix_env(chain())
     with pytest.raises(ValueError, match="empty"):
         le.prefix_env([])
+    with pytest.raises(TypeError, match="`prefixes` holds 'x'; give trajectories"):
+        le.prefix_env("x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="choose it by the seed"):
         le.prefix_env(chain(), small_room()).reset(options={"comment": "c2"})
 
