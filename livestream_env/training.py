@@ -204,6 +204,9 @@ def _named(trajectories: Sequence[Trajectory]) -> Iterable[tuple[Trajectory, str
     """Yield each trajectory with its group and its own name."""
     seen: Counter[str] = Counter()
     for trajectory in trajectories:
+        if not isinstance(trajectory, Trajectory):
+            made = type(trajectory).__name__
+            raise TypeError(f"`trajectories` holds a `{made}`; give one flat list of trajectories")
         comments = "+".join(trajectory.comment_ids)
         group = trajectory.group or f"{trajectory.room_id}:{comments}:{trajectory.seed}"
         yield trajectory, group, f"{group}#{seen[group]}"

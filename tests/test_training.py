@@ -949,6 +949,7 @@ def test_a_mistake_of_the_caller_is_told(options: Mapping[str, Any], match: str)
     ("given", "match"),
     [
         ({"trajectories": two(1, 1)}, "got one trajectory; pass a list of them"),
+        ({"trajectories": [[two(1, 1)]]}, "holds a `list`; give one flat list of trajectories"),
         ({"renderers": object()}, r"`renderers` is a `object`; give `ChatTemplateRenderer"),
         ({"renderers": None}, "`renderers` is a `NoneType`"),
         ({"agents": "replier"}, "`agents` is 'replier'; it maps the name of each agent"),
