@@ -59,6 +59,7 @@ def main() -> None:
     trajectory = le.rollout(le.LiveRoomEnv("snacks", comment="c10"), agent, seed=7)
     agent.close()
     server.shutdown()
+    server.server_close()
     for turn in trajectory.turns:
         message, ids = turn.action.message, turn.action.token_ids
         did = ", ".join(f"{c.name}({dict(c.arguments)})" for c in message.tool_calls)
