@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from livestream_env.claims import ProductName, find_claims
@@ -448,6 +448,8 @@ def test_any_text_is_read_and_claims_stand_in_it(text: str, language: str) -> No
 
 
 @given(st.integers(1, 9999))
+@example(618)
+@example(6180)
 def test_full_width_digits_read_the_same(amount: int) -> None:
     wide = str(amount).translate(str.maketrans("0123456789", "０１２３４５６７８９"))
     assert zh(f"{amount}元", "p1") == zh(f"{wide}元", "p1") == {f"price.plain:{amount}@p1"}
