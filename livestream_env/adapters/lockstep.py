@@ -67,6 +67,8 @@ class _Turns:
     def __init__(self, episodes: int, workers: int) -> None:
         self._left, self._workers = episodes, workers
         self._asked: dict[int, _Asked] = {}
+        self._waiting: Sequence[_Asked] = ()
+        """Those of the batch that is being generated."""
         self._changed = threading.Condition()
         self._error: BaseException | None = None
 

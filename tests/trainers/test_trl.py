@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import inspect
 import itertools
 import json
@@ -199,6 +200,20 @@ def test_what_trl_is_about_to_train_is_what_the_core_makes(
         [due_ids], [due_mask] = due["token_ids"][agent], due["loss_mask"][agent]
         assert (ids, mask) == ([*due_ids], [*due_mask])
     assert inputs["advantages"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("agent", ["tool_caller", "replier"])
+def test_the_model_itself_plays_the_seat_that_nobody_else_is_named_for(agent: str) -> None:
+    case = CASES["two agents"]
+    rows, trainer = data_set(case, 2), trainer_of_family("chatml")
+    options = dict(case.setup_options) | {"agents": {agent: case.options["agents"][agent]}}
+    scripted(trainer.model, lambda ids: [*case.samples(ids, agent).token_ids])
+    handed, inputs = handed_over(trainer, trl.rollout_func(rows, **options), rows)
+    due = expected(case)
+    assert handed["env_reward"] == [due["rewards"][agent]] * 2
+    for ids, mask in sequences(inputs):
+        trained = [token for token, bit in zip(ids, mask, strict=True) if bit]
+        assert trained == [*due["trained_ids"][agent]]
 
 
 def sampled(case: Case) -> list[list[int]]:
@@ -454,3 +469,42 @@ def test_calls_beyond_the_limit_are_told_so_and_run_no_tool() -> None:
     room.reset(**data_set(case)[0])
     told = [json.loads(room.search_product_by_keyword(keyword=f"{at}号链接")) for at in range(40)]
     assert ["错误" in one or "error" in one for one in told] == [False] * 2 + [True] * 38
+
+
+# --- examples and learning --------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.row("R43")
+@pytest.mark.parametrize("option", ["", "--trls-loop"])
+def test_the_example_trains_in_both_modes(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "trainers")
+    monkeypatch.setattr("sys.argv", ["trl_grpo.py", option])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load("examples/trainers/trl_grpo.py").main()
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{'step'")]
+    assert len(told) == 2
+    assert "'livestream/stop/token_limit': 1.0" in told[-1]
+
+
+@pytest.mark.row("R37")
+def test_a_tiny_model_learns_on_generated_rooms() -> None:
+    """The short form of benchmarks/learning_trl.py, one seed; docs/training-runs.md has all."""
+    torch.set_num_threads(1)
+    run = load("benchmarks/learning_trl.py").learn(0, steps=12, episodes=1000, held_out=128)
+    (_, first), *_, (step, last) = run["seeds"]
+    assert step == 12
+    assert last > first + 0.03
