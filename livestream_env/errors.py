@@ -189,20 +189,6 @@ def missing_dependency(package: str, *, extra: str) -> MissingDependency:
     )
 
 
-def missing_trainer(package: str, *, version: str, install: str = "") -> MissingDependency:
-    """Make the error for a trainer that cannot be imported as the adapter needs it.
-
-    `version` is the one that the adapter was run with, `install` the command where it is not pip's
-    plain one.
-    """
-    command = install or f"pip install '{package}=={version}'"
-    return MissingDependency(
-        f"`{package}` is not installed, or is of another version than {version}, which this adapter"
-        f" was run with; run `{command}`",
-        name=package,
-    )
-
-
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return a sentence naming the nearest known name, or an empty string."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)

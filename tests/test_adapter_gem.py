@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 
 import pytest
 
 from livestream_env.adapters import gem, roll
 from livestream_env.errors import MissingDependency
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("gem") is not None, reason="GEM is installed here"
-)
+
+@pytest.fixture
+def without_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is there, whether or not it is installed."""
+    for name in [*sys.modules, "gem", "roll"]:
+        if name.partition(".")[0] in ("gem", "roll"):
+            monkeypatch.setitem(sys.modules, name, None)
 
 
+@pytest.mark.usefixtures("without_trainers")
 def test_without_gem_its_version_and_command_are_told() -> None:
     with pytest.raises(MissingDependency, match=r"gem-llm 0\.1\.0.*pip install gem-llm==0\.1\.0"):
         gem.register()
@@ -21,6 +26,7 @@ def test_without_gem_its_version_and_command_are_told() -> None:
         _ = gem.LiveRoom
 
 
+@pytest.mark.usefixtures("without_trainers")
 def test_without_roll_its_commit_and_command_are_told() -> None:
     with pytest.raises(MissingDependency, match=r"8eb27cc.*github\.com/alibaba/ROLL"):
         _ = roll.TrajManager

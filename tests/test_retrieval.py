@@ -234,9 +234,11 @@ def test_model_folder_that_is_not_there_is_named_at_once(tmp_path: Path) -> None
     assert time.perf_counter() - start < 1
 
 
-@pytest.mark.skipif(find_spec("sentence_transformers") is not None, reason="it is installed")
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_missing_package_names_the_extra(tmp_path: Path, is_folder: bool) -> None:
+def test_missing_package_names_the_extra(
+    tmp_path: Path, is_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     path = str(tmp_path) if is_folder else "BAAI/bge-small-zh-v1.5"
     with pytest.raises(MissingDependency, match=r"livestream-env\[semantic\]"):
         SentenceTransformerEmbedder(path)

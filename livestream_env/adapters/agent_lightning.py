@@ -14,23 +14,22 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, ClassVar
 
 import httpx
 
 from livestream_env.adapters.chat_api import run_episode
 from livestream_env.adapters.seats import seated
-from livestream_env.adapters.setup import Setup, TaskRow, setup_of
+from livestream_env.adapters.setup import Setup, TaskRow, setup_of, trainer_module
 from livestream_env.adapters.whole_turns import TurnRenderer
 from livestream_env.chat import ChatClient
 from livestream_env.endpoints import is_loopback
-from livestream_env.errors import LivestreamError, missing_trainer
+from livestream_env.errors import LivestreamError
 from livestream_env.masking import END_TO_END
 from livestream_env.team import Member
 from livestream_env.types import Trajectory
 
-VERSION = "0.3.0"
+RAN, INSTALL = "agentlightning 0.3.0", "pip install 'agentlightning==0.3.0'"
 Partners = Mapping[str, Member | None]
 _TIMEOUT_S, _TOTAL_TIMEOUT_S = 300.0, 900.0
 
@@ -192,12 +191,9 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _lit_agent() -> Any:
-    try:
-        base: Any = import_module("agentlightning").LitAgent
-    except (ImportError, AttributeError) as error:
-        raise missing_trainer("agentlightning", version=VERSION) from error
+    base: Any = trainer_module("agentlightning", ran=RAN, install=INSTALL, has="LitAgent")
 
-    class LiveRoomLitAgent(base):  # type: ignore[misc]
+    class LiveRoomLitAgent(base.LitAgent):  # type: ignore[misc]
         """Plays task rows: `Trainer(...).fit(LiveRoomLitAgent("snacks"), train_dataset=rows)`.
 
         Args:

@@ -15,12 +15,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from livestream_env.adapters.seats import seated
 from livestream_env.adapters.setup import Setup, TaskRow, as_key, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
-from livestream_env.team import AgentTeam
 from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
 from livestream_env.types import Status, Trajectory
@@ -76,9 +76,8 @@ def agent_executor(
         ) -> dict[str, Any]:
             """Play one episode and return what OpenRLHF trains of it."""
             renderer = _renderer(hf_tokenizer, variables)
-            player: Any = TokenAgent(_Engine(llm_engine, sampling_params, max_length), renderer)
-            if setup.has_two_agents:
-                player = AgentTeam(tool_caller=player, replier=player)
+            engine = _Engine(llm_engine, sampling_params, max_length)
+            player = seated(TokenAgent(engine, renderer), setup)
             task = setup.row(json.loads(label) if isinstance(label, str) else label)
             env = setup.make_env(task.room)
             try:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from livestream_env.adapters.chat_api import arun_episode
 from livestream_env.adapters.seats import seated
-from livestream_env.adapters.setup import Setup
+from livestream_env.adapters.setup import Setup, trainer_module
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.text_room import TextRoom
 from livestream_env.adapters.whole_turns import TurnRenderer
-from livestream_env.errors import SandboxError, missing_trainer
+from livestream_env.errors import SandboxError
 from livestream_env.rows import TrainingRow
 from livestream_env.team import Member
 from livestream_env.types import Message, Trajectory, Turn
 
-VERSION, INSTALL = "0.3.0.pre", "pip install 'git+https://github.com/rllm-org/rllm'"
+RAN, INSTALL = "rllm 0.3.0.pre", "pip install 'git+https://github.com/rllm-org/rllm'"
 _TOLD = "livestream"
 
 
@@ -144,11 +143,8 @@ def _of_row(row: TrainingRow, asked: list[int]) -> dict[str, Any] | None:
 
 
 def _rllm_types() -> Any:
-    try:
-        core: Any = import_module("rllm.types")
-        evaluated: Any = import_module("rllm.eval.types")
-    except ImportError as error:
-        raise missing_trainer("rllm", version=VERSION, install=INSTALL) from error
+    core = trainer_module("rllm.types", ran=RAN, install=INSTALL)
+    evaluated = trainer_module("rllm.eval.types", ran=RAN, install=INSTALL)
     return SimpleNamespace(
         Episode=core.Episode,
         Trajectory=core.Trajectory,
@@ -168,12 +164,9 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _environment() -> Any:
-    try:
-        base: Any = import_module("rllm.environments.base.base_env").BaseEnv
-    except ImportError as error:
-        raise missing_trainer("rllm", version=VERSION, install=INSTALL) from error
+    base: Any = trainer_module("rllm.environments.base.base_env", ran=RAN, install=INSTALL)
 
-    class LiveRoomEnvironment(base):  # type: ignore[misc]
+    class LiveRoomEnvironment(base.BaseEnv):  # type: ignore[misc]
         """A room for `MultiTurnWorkflow`: new messages out, text in; tools are told as text.
 
         A failed environment raises, which ends the workflow's try as an error.

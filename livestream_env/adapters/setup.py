@@ -195,23 +195,33 @@ def as_key(options: Mapping[str, Any]) -> str:
     )
 
 
-def trainer_module(name: str, *, ran: str, install: str) -> Any:
+def trainer_module(
+    name: str, *, ran: str, install: str, has: str = "", least: tuple[int, ...] = ()
+) -> Any:
     """Import a module of a trainer.
 
     Args:
         ran: the trainer and the version that this adapter was run with.
         install: the command that installs it.
+        has: a name that the module has to have.
+        least: the first version that will do, of a module with `__version__`.
 
     Raises:
-        MissingDependency: the trainer is not installed, or has no such module.
+        MissingDependency: the trainer is not installed, is too old, or has no such module or name.
     """
+    package = name.partition(".")[0]
+    told = f"this adapter was run with {ran}: `{install}`"
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ImportError as error:
-        raise MissingDependency(
-            f"`{name}` cannot be imported ({error}); this adapter was run with {ran}: `{install}`",
-            name=name,
-        ) from error
+        problem = f"`{name}` cannot be imported ({error}); {told}"
+        raise MissingDependency(problem, name=package) from error
+    if has and not hasattr(module, has):
+        raise MissingDependency(f"`{name}` has no `{has}`; {told}", name=package)
+    if least and tuple(map(int, module.__version__.split(".")[: len(least)])) < least:
+        problem = f"`{name}` is of version {module.__version__}; {told}"
+        raise MissingDependency(problem, name=package)
+    return module
 
 
 def _masker(given: Masker | str) -> Masker:

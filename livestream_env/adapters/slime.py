@@ -20,15 +20,14 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import httpx
 
 from livestream_env.adapters.seats import seated
-from livestream_env.adapters.setup import Setup, as_key, setup_of
+from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_module
 from livestream_env.drivers import arollout
-from livestream_env.errors import ChatError, missing_trainer
+from livestream_env.errors import ChatError
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
 from livestream_env.team import Member
@@ -36,7 +35,7 @@ from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
 from livestream_env.types import Status, Trajectory
 
-VERSION, INSTALL = "0.3.1", "pip install 'git+https://github.com/THUDM/slime'"
+RAN, INSTALL = "slime 0.3.1", "pip install 'git+https://github.com/THUDM/slime'"
 Generate = Callable[..., Awaitable[Any]]
 _NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 _DIVIDED = ("grpo", "gspo", "cispo")
@@ -114,10 +113,7 @@ def _check(args: Any, evaluation: bool) -> None:
 
 
 def _slime() -> Any:
-    try:
-        return import_module("slime.rollout.sglang_rollout")
-    except ImportError as error:
-        raise missing_trainer("slime", version=VERSION, install=INSTALL) from error
+    return trainer_module("slime.rollout.sglang_rollout", ran=RAN, install=INSTALL)
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep
 from livestream_env.adapters.methods import as_method
-from livestream_env.adapters.setup import Setup, TaskRow
+from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
 from livestream_env.drivers import failed_trajectory, rollout
 from livestream_env.env import LiveRoomEnv, cause_of
 from livestream_env.episode import TWO_AGENTS
-from livestream_env.errors import SandboxError, missing_trainer
+from livestream_env.errors import SandboxError
 from livestream_env.parsing import to_action
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
@@ -29,7 +29,7 @@ from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
 from livestream_env.types import Action, Message, ToolCall, ToolResult, Trajectory, freeze
 
-VERSION = "1.16.0"
+RAN, INSTALL = "trl 1.16.0", "pip install 'trl==1.16.0'"
 Prompt = Sequence[Mapping[str, Any]]
 
 
@@ -62,12 +62,7 @@ def rollout_func(
         MissingDependency: TRL is not installed, or too old.
         ValueError: a row has no prompt, two tasks have the same, or two agents are to be trained.
     """
-    try:
-        from trl import __version__ as found
-    except ImportError as error:
-        raise missing_trainer("trl", version=VERSION) from error
-    if tuple(map(int, found.split(".")[:2])) < (1, 16):
-        raise missing_trainer("trl", version=VERSION)
+    trainer_module("trl", ran=RAN, install=INSTALL, least=(1, 16))
     return RolloutFunc(Setup(room, **setup), rows, partners, max_workers)
 
 

@@ -14,22 +14,21 @@ import functools
 import json
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from livestream_env.adapters.data_sets import LOOP
-from livestream_env.adapters.setup import Setup, as_key, setup_of
+from livestream_env.adapters.seats import seated
+from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_module
 from livestream_env.drivers import arollout
-from livestream_env.errors import ChatError, missing_trainer
+from livestream_env.errors import ChatError
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
-from livestream_env.team import AgentTeam
 from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
 from livestream_env.types import Trajectory
 
-VERSION, INSTALL = "0.9.1", "pip install --no-deps 'verl==0.9.1'"
+RAN, INSTALL = "verl 0.9.1", "pip install --no-deps 'verl==0.9.1'"
 
 
 def __getattr__(name: str) -> Any:
@@ -40,10 +39,7 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _agent_loop() -> Any:
-    try:
-        verl: Any = import_module("verl.experimental.agent_loop.agent_loop")
-    except ImportError as error:
-        raise missing_trainer("verl", version=VERSION, install=INSTALL) from error
+    verl: Any = trainer_module("verl.experimental.agent_loop.agent_loop", ran=RAN, install=INSTALL)
 
     class LiveRoomAgentLoop(verl.AgentLoopBase):  # type: ignore[misc]
         """Plays one task row; each context that the policy sampled in is an output.
@@ -76,9 +72,7 @@ def _agent_loop() -> Any:
         async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[Any]:
             """Play the episode of a row of `export rl --format verl`."""
             engine = _Engine(self, sampling_params, int(row.get("priority", 0)))
-            agent: Any = TokenAgent(engine, self._renderer)
-            if self._setup.has_two_agents:
-                agent = AgentTeam(tool_caller=agent, replier=agent)
+            agent = seated(TokenAgent(engine, self._renderer), self._setup)
             task = self._setup.row(row["extra_info"])
             env = self._setup.make_env(task.room)
             try:
