@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, settings
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LATER = {"R9", "R29", "R30", "R31", "R60", "R65", "R83", "R84", "R87"}
 LATER |= {f"R{n}" for n in (*range(69, 75), *range(76, 80))}
+TRAINERS = Path(__file__).parent / "trainers"
 
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,14 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rows", action="store_true", help="list requirement rows without a test")
 
 
+def rows_of_trainers() -> Iterator[list[str]]:
+    """Give the rows of each mark in tests that need a trainer, without importing them."""
+    for path in sorted(TRAINERS.glob("test_*.py")):
+        for mark in re.findall(r"mark\.row\(([^)]*)\)", path.read_text(encoding="utf-8")):
+            yield re.findall(r'"([^"]+)"', mark)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--rows"):
         return
-    shown: dict[str, int] = {}
-    for item in items:
-        for mark in item.iter_markers("row"):
-            for row in mark.args:
-                shown[row] = shown.get(row, 0) + 1
+    marks = [mark.args for item in items for mark in item.iter_markers("row")]
+    shown = Counter(row for rows in (*marks, *rows_of_trainers()) for row in rows)
     known = [f"R{n}" for n in range(1, 101)]
     missing = [row for row in known if row not in shown and row not in LATER]
     later = [row for row in known if row not in shown and row in LATER]
