@@ -1,5 +1,4 @@
-"""One episode for trainers that hand over the URL of a model: Agent Lightning, rLLM, AReaL and
-others that record what goes through their own proxy."""
+"""One episode for trainers that hand over the URL of a model and record what goes through it."""
 
 from __future__ import annotations
 
