@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep
 from livestream_env.adapters.methods import as_method
 from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
-from livestream_env.drivers import failed_trajectory, rollout
-from livestream_env.env import LiveRoomEnv, cause_of
+from livestream_env.adapters.tool_loop import ToolLoop, live_setup
+from livestream_env.drivers import rollout
 from livestream_env.episode import TWO_AGENTS
-from livestream_env.errors import SandboxError
-from livestream_env.parsing import to_action
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
 from livestream_env.team import AgentTeam, Member
 from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
-from livestream_env.types import Action, Message, ToolCall, ToolResult, Trajectory, freeze
+from livestream_env.types import Trajectory
 
 RAN, INSTALL = "trl 1.16.0", "pip install 'trl==1.16.0'"
 Prompt = Sequence[Mapping[str, Any]]
@@ -289,7 +286,6 @@ def environment_class(
     taken = sorted(methods.keys() & set(dir(RoomEnvironment)))
     if taken:
         raise ValueError(f"tools cannot be called {', '.join(taken)} here: TRL means others by it")
-    live = {**made.options, "rubric": None, "process": False, "max_turns": sys.maxsize}
     return type(
         name,
         (RoomEnvironment,),
@@ -297,7 +293,7 @@ def environment_class(
             "__doc__": "A livestream room for TRL's tool loop.",
             "__module__": module or sys._getframe(1).f_globals["__name__"],
             "_setup": made,
-            "_live_setup": Setup(room, **live),
+            "_live_setup": live_setup(made),
             "_stop_ids": frozenset(stop_ids),
             **methods,
         },
@@ -307,9 +303,7 @@ def environment_class(
 class RoomEnvironment:
     """Base of the classes of `environment_class`; TRL takes every public function for a tool.
 
-    TRL calls tools one by one and shows neither the messages around them nor the reply. So calls
-    run as they come, in an episode that lasts, and the reward function goes through the transcript
-    with their results once more, as the package's own loop would have.
+    TRL calls tools one by one and shows the reward function the transcript: see `ToolLoop`.
     """
 
     _setup: ClassVar[Setup]
@@ -317,10 +311,7 @@ class RoomEnvironment:
     _stop_ids: ClassVar[frozenset[int]]
 
     def __init__(self) -> None:
-        self._live: LiveRoomEnv | None = None
-        self._row: TaskRow | None = None
-        self._results: dict[str, deque[ToolResult | SandboxError]] = {}
-        self._cause: str | None = None
+        self._loop = ToolLoop(self._setup, self._live_setup)
 
     def reset(self, **row: Any) -> None:
         """Open the episode of a row; the prompt is the row's.
@@ -328,85 +319,19 @@ class RoomEnvironment:
         Raises:
             ValueError: the prompt is not what the episode opens with.
         """
-        self._row = self._setup.row(row)
-        self._results, self._cause = defaultdict(deque), None
-        if self._live is not None:
-            self._live.close()
-        self._live = self._live_setup.make_env(self._row.room)
-        try:
-            told, _ = self._live.reset(**self._setup.opening(self._row))
-        except SandboxError as error:
-            self._cause = cause_of(error)
-            return
-        if _key(row["prompt"]) != _key([message.to_openai() for message in told.messages]):
+        task = self._setup.row(row)
+        told = self._loop.open(task)
+        if told is not None and (
+            _key(row["prompt"]) != _key([message.to_openai() for message in told.messages])
+        ):
             raise ValueError(
-                f"the prompt of {self._row} is not what the episode opens with; write the data set"
+                f"the prompt of {task} is not what the episode opens with; write the data set"
                 " with the same options"
             )
 
     def _call(self, name: str, arguments: dict[str, Any]) -> str:
         """Run a call and return the text of its result; what failed is told so, and not trained."""
-        live = self._live
-        assert live is not None
-        if self._cause is not None:
-            return json.dumps({"error": "env_error"})
-        call = ToolCall(f"call_{len(live.episode.turns)}", name, freeze(arguments))
-        try:
-            results = [
-                live.run_call(due)
-                for due in live.begin_step(Action(Message("assistant", "", (call,))))
-            ]
-        except SandboxError as error:
-            live.fail_step(error)
-            self._results[name].append(error)
-            self._cause = cause_of(error)
-            return json.dumps({"error": "env_error"})
-        self._results[name].extend(results)
-        return live.finish_step(results)[0].messages[0].content
-
-    def _played(self, messages: Sequence[Mapping[str, Any]], is_cut: bool) -> Trajectory:
-        """Go through a transcript as the package's loop would have."""
-        assert self._row is not None
-        env = self._setup.make_env(self._row.room)
-        try:
-            env.reset(**self._setup.opening(self._row))
-            self._go_through(env, messages, is_cut)
-        except SandboxError as error:
-            return failed_trajectory(env, self._row.seed, cause_of(error))
-        else:
-            return env.trajectory
-        finally:
-            env.close()
-
-    def _go_through(
-        self, env: LiveRoomEnv, messages: Sequence[Mapping[str, Any]], is_cut: bool
-    ) -> None:
-        last = len(messages) - 1
-        for at, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            action = to_action(message, turn=len(env.episode.turns), tools=env.episode.specs)
-            if at == last and is_cut:
-                action = replace(action, stop="length")
-            calls = env.begin_step(action)
-            if at == last and action.message.tool_calls and not is_cut:
-                break
-            try:
-                env.finish_step([self._result(env, call) for call in calls])
-            except SandboxError as error:
-                env.fail_step(error)
-            if env.episode.done:
-                return
-        env.episode.abort("turns")
-        env.finish_step(())
-
-    def _result(self, env: LiveRoomEnv, call: ToolCall) -> ToolResult:
-        """Return the result that the policy saw; TRL itself answers calls of unknown tools."""
-        known = self._results.get(call.name)
-        made = known.popleft() if known else env.run_call(call)
-        if isinstance(made, SandboxError):
-            raise made
-        return replace(made, call_id=call.id)
+        return self._loop.call(name, arguments)
 
     @classmethod
     def episode_reward(
@@ -420,7 +345,7 @@ class RoomEnvironment:
     ) -> list[float | None]:
         """Return the rewards of the transcripts, `None` for episodes that failed."""
         played = [
-            room._played(messages, not ids or ids[-1] not in cls._stop_ids)
+            room._loop.played(messages, is_cut=not ids or ids[-1] not in cls._stop_ids)
             for room, messages, ids in zip(environments, completions, completion_ids, strict=True)
         ]
         cls._setup.keep(played, step=getattr(trainer_state, "global_step", None))
