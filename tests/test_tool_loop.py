@@ -31,7 +31,7 @@ def flaky(at: int) -> Any:
 
 def test_a_call_tells_what_the_core_tells() -> None:
     loop = loop_of()
-    assert loop.open(PRICE) is not None
+    assert loop.begin(PRICE) is not None
     told = json.loads(FIND.splitlines()[1])
     setup = Setup(**CASES["several turns"].setup_options)
     trajectory = le.rollout(
@@ -43,7 +43,7 @@ def test_a_call_tells_what_the_core_tells() -> None:
 @pytest.mark.row("R45")
 def test_an_episode_that_could_not_be_opened_is_failed_also_where_the_sandbox_is_back() -> None:
     loop = loop_of(sandbox=flaky(-1))
-    assert loop.open(PRICE) is None
+    assert loop.begin(PRICE) is None
     assert loop.call("get_reply_rule", {"intent": "价格咨询"}) == FAILED
     played = loop.played([said(FIND), {"role": "tool", "content": FAILED}, said(REPLIED)])
     assert (played.status, played.reward) == (Status.ENV_ERROR, None)
@@ -53,7 +53,7 @@ def test_an_episode_that_could_not_be_opened_is_failed_also_where_the_sandbox_is
 @pytest.mark.row("R45")
 def test_a_call_that_failed_is_a_failed_episode_also_where_the_sandbox_is_back() -> None:
     loop = loop_of(sandbox=flaky(0))
-    loop.open(PRICE)
+    loop.begin(PRICE)
     assert loop.call("search_product_by_keyword", {"keyword": "1号链接"}) == FAILED
     played = loop.played([said(FIND), {"role": "tool", "content": FAILED}, said(REPLIED)])
     assert (played.status, played.reward) == (Status.ENV_ERROR, None)
@@ -61,7 +61,7 @@ def test_a_call_that_failed_is_a_failed_episode_also_where_the_sandbox_is_back()
 
 def test_the_next_episode_starts_anew() -> None:
     loop = loop_of(sandbox=flaky(-1))
-    loop.open(PRICE)
-    assert loop.open(PRICE) is not None
+    loop.begin(PRICE)
+    assert loop.begin(PRICE) is not None
     assert loop.cause is None
     assert loop.played([said("亲，欢迎")]).reward == 0.0

@@ -56,7 +56,7 @@ class ToolLoop:
         self.cause: str | None = None
         """Why the environment failed."""
 
-    def open(self, row: TaskRow) -> Observation | None:
+    def begin(self, row: TaskRow) -> Observation | None:
         """Open the episode of a row; `None` where the environment failed."""
         self.close()
         self._row, self._results = row, defaultdict(deque)

@@ -320,7 +320,7 @@ class RoomEnvironment:
             ValueError: the prompt is not what the episode opens with.
         """
         task = self._setup.row(row)
-        told = self._loop.open(task)
+        told = self._loop.begin(task)
         if told is not None and (
             _key(row["prompt"]) != _key([message.to_openai() for message in told.messages])
         ):
