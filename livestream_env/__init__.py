@@ -6,6 +6,7 @@ first use.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -193,20 +194,23 @@ _MODULES = {
     "workflow": ("WorkflowAgent",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = ["__version__", *sorted(_HOMES)]
+_PLUGIN = ("LiveRoomHarness", "LiveRoomSeats", "LiveRoomTaskset")
+"""What verifiers looks for in `__all__` of the package that an id names."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "__all__":
+        return __dir__()
+    home = "adapters.verifiers" if name in _PLUGIN else _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module `livestream_env` has no attribute `{name}`")
-    value = getattr(import_module(f"livestream_env.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"livestream_env.{home}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *sorted(_HOMES), *(_PLUGIN if "verifiers.v1" in sys.modules else ())]
 
 
 gym.register(id="LiveRoom-v0", entry_point="livestream_env.env:LiveRoomEnv")
