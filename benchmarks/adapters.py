@@ -411,9 +411,49 @@ def agent_lightning() -> Play:
     return lambda: made().run()
 
 
+def areal() -> Play:
+    """Play a task row by the workflow and make AReaL's tensors; its executor is left out."""
+    import asyncio
+    from types import SimpleNamespace
+
+    import torch
+    from areal.api.cli_args import GenerationHyperparameters
+
+    from livestream_env.adapters.areal import LiveRoomWorkflow
+
+    torch.set_num_threads(1)
+    answers = itertools.cycle(
+        [
+            SimpleNamespace(
+                output_tokens=list(one.token_ids),
+                output_logprobs=list(one.logprobs or ()),
+                output_versions=[0] * len(one.token_ids),
+                stop_reason="stop",
+            )
+            for one in Sampling(CASE).turns
+        ]
+    )
+
+    class Engine:
+        async def agenerate(self, request: Any) -> Any:
+            return next(answers)
+
+    workflow = LiveRoomWorkflow(
+        GenerationHyperparameters(), tokenizer_of("chatml"), **CASE.setup_options
+    )
+    loop, data = asyncio.new_event_loop(), CASE.row.to_json()  # a `Runner` prints the tensors
+
+    def play() -> None:
+        made = loop.run_until_complete(workflow.arun_episode(Engine(), data))
+        assert made["rewards"].item() == 1.0
+
+    return play
+
+
 CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat}
 TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "agent_lightning": ("chat", agent_lightning),
+    "areal": ("tokens", areal),
     "gem": ("text", gem),
     "openrlhf": ("tokens", openrlhf),
     "rllm": ("chat", rllm),

@@ -12,11 +12,11 @@ import copy
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from livestream_env.adapters.seats import seated
-from livestream_env.adapters.setup import Setup, TaskRow, as_key, trainer_module
+from livestream_env.adapters.setup import Setup, as_key, only_row, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
 from livestream_env.renderers import ChatTemplateRenderer
@@ -85,7 +85,7 @@ def agent_executor(
             finally:
                 env.close()
             setup.keep(trajectory)
-            row = _row_of(setup.rows(trajectory, renderer), task)
+            row = only_row(setup.rows(trajectory, renderer), task)
             if row.excluded is not None and failed == "raise":
                 raise RuntimeError(f"the episode {task.task_id} is left out: {row.excluded}")
             tokens = _trained(row, trajectory) if row.excluded is None else _untrained(renderer)
@@ -102,16 +102,6 @@ def agent_executor(
             }
 
     return LiveRoomExecutor
-
-
-def _row_of(rows: Sequence[TrainingRow], task: TaskRow) -> TrainingRow:
-    """Return the one row of an episode, an excluded one where nothing is trained."""
-    kept = [row for row in rows if row.excluded is None]
-    if len(kept) > 1:
-        raise RuntimeError(
-            f"the episode {task.task_id} was sampled in {len(kept)} contexts; OpenRLHF takes one"
-        )
-    return kept[0] if kept else rows[0]
 
 
 def _trained(row: TrainingRow, trajectory: Trajectory) -> dict[str, Any]:

@@ -176,6 +176,23 @@ class Setup:
         return metrics(trajectories)
 
 
+def only_row(rows: Sequence[TrainingRow], task: TaskRow) -> TrainingRow:
+    """Return the one row of an episode, an excluded one where nothing is trained.
+
+    For trainers that take no more than one; a renderer with `on_rewrite="keep"` makes no more.
+
+    Raises:
+        RuntimeError: the episode was sampled in several contexts.
+    """
+    kept = [row for row in rows if row.excluded is None]
+    if len(kept) > 1:
+        raise RuntimeError(
+            f"the episode {task.task_id} was sampled in {len(kept)} contexts; this trainer takes"
+            " one"
+        )
+    return kept[0] if kept else rows[0]
+
+
 def setup_of(options: Mapping[str, Any]) -> Setup:
     """Return the setup of the arguments of a YAML or JSON file, made once a process."""
     return _setup_of(as_key(options))
