@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from livestream_env.version import VERSION as __version__
+from livestream_env.version import VERSION
 
 if TYPE_CHECKING:
     from livestream_env.agents import RandomAgent as RandomAgent
@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from livestream_env.types import TurnEvent as TurnEvent
     from livestream_env.workflow import WorkflowAgent as WorkflowAgent
 
+__version__ = VERSION
 _MODULES = {
     "agents": ("RandomAgent", "ScriptedAgent"),
     "branches": ("rollout_branches",),

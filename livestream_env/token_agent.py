@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from livestream_env.drivers import Seed
 from livestream_env.errors import PrefixMismatch
@@ -118,15 +119,17 @@ class _TokenTalk:
         ids = tuple(sampled.token_ids)
         self._ids, self._sampled_at, self._shown = prompt + ids, len(prompt), len(messages)
         turn = sum(message.role == "assistant" for message in messages)
-        action = parse_text(self._text(prompt, ids), self._agent.dialect, turn=turn, tools=tools)
+        text = sampled_text(self._agent.renderer.tokenizer, prompt, ids)
+        action = parse_text(text, self._agent.dialect, turn=turn, tools=tools)
         logprobs = None if sampled.logprobs is None else tuple(sampled.logprobs)
         return replace(
             action, token_ids=ids, logprobs=logprobs, prompt_ids=prompt, stop=sampled.stop
         )
 
-    def _text(self, prompt: tuple[int, ...], ids: tuple[int, ...]) -> str:
-        """Return what was sampled, with the `<think>` that the generation prompt opened."""
-        decode = self._agent.renderer.tokenizer.decode
-        text = str(decode(list(ids), clean_up_tokenization_spaces=False))
-        head = str(decode(list(prompt[-_OPENING_TOKENS:]), clean_up_tokenization_spaces=False))
-        return f"<think>{text}" if head.rstrip().endswith("<think>") else text
+
+def sampled_text(tokenizer: Any, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """Return what was sampled, with the `<think>` that the generation prompt opened."""
+    text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+    end = list(prompt[-_OPENING_TOKENS:])
+    head = str(tokenizer.decode(end, clean_up_tokenization_spaces=False))
+    return f"<think>{text}" if head.rstrip().endswith("<think>") else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -27,6 +28,7 @@ class Model:
         self.case = case
         self.engine = engine or case.engine(agent)
         self.longest: int | None = None
+        self.waits_s = 0.0
         self.asked: list[dict[str, Any]] = []
         self.refusals: list[httpx.Response] = []
         """Answers that come first, in the place of the model's."""
@@ -38,6 +40,7 @@ class Model:
             return
         asked = json.loads(body)
         self.asked.append(asked)
+        time.sleep(self.waits_s)
         if self.refusals:
             send(handler, self.refusals.pop(0))
         elif "messages" in asked:
@@ -74,3 +77,35 @@ def folder_of(family: str) -> str:
     folder = tempfile.mkdtemp(prefix=f"{family}-")
     tokenizer_of(family).save_pretrained(folder)
     return folder
+
+
+def trained_of(episode: Any) -> dict[str, list[tuple[list[int], list[int], list[float]]]]:
+    """Return ids, mask and logprobs of the rows that prime-rl makes of an episode, by agent.
+
+    As read in its source at 559b447: traces with an error, those of an episode with one, and those
+    of fixed agents are left out; a row is a branch; a node that branches share is trained in the
+    first; weights of a branch that are all 0 count as none, and then all that was sampled is
+    trained.
+    """
+    rows: dict[str, list[tuple[list[int], list[int], list[float]]]] = {}
+    for trace in episode.traces if episode.ok else ():
+        if not trace.ok or not trace.agent.trainable:
+            continue
+        sampled: set[int] = set()
+        weighed: set[int] = set()
+        for branch in trace.branches:
+            mask: list[bool] = []
+            weights: list[float] = []
+            for node in branch.nodes:
+                none = [0.0] * len(node.token_ids)
+                mask += [False] * len(none) if id(node) in sampled else node.mask
+                stream = (node.loss_weights or {}).get("rl")
+                weights += none if stream is None or id(node) in weighed else stream
+                sampled |= {id(node)} if any(node.mask) else set()
+                weighed |= {id(node)} if any(stream or ()) else set()
+            if not any(mask):
+                continue
+            used = weights if any(weights) else [1.0] * len(mask)
+            bits = [int(bit and weight > 0) for bit, weight in zip(mask, used, strict=True)]
+            rows.setdefault(trace.agent.name, []).append((branch.token_ids, bits, branch.logprobs))
+    return rows
