@@ -30,7 +30,7 @@ from livestream_env.tokens import Sampled
 
 CASE = CASES["several turns"]
 EPISODES, REPEATS = 20, 7
-_OPEN = contextlib.ExitStack()
+_OPEN, _OPEN_ASYNC = contextlib.ExitStack(), contextlib.AsyncExitStack()
 Play = Callable[[], None]
 """Plays one episode and makes the trainer's rows of it."""
 
@@ -450,6 +450,33 @@ def areal() -> Play:
     return play
 
 
+def verifiers() -> Play:
+    """Play an episode by verifiers' environment, its interception and its renderer included; the
+    engine's HTTP server, in this process too, costs nothing but itself."""
+    import asyncio
+
+    import verifiers.v1 as vf
+    from verifiers_for_tests import folder_of, modelled
+
+    sampling = Sampling(CASE)
+    url, _ = _OPEN.enter_context(modelled(CASE, engine=sampling))
+    client = vf.TrainClientConfig(
+        base_url=url, renderer={"name": "qwen3"}, renderer_model_name=folder_of("chatml")
+    )
+    options = {**CASE.setup_options, "comment": list(CASE.row.comment)}
+    told = {"id": "livestream_env", "count": 1, "task": {"setup": options}}
+    env = vf.load_environment(vf.resolve_env_config({"taskset": told}))
+    (task,), loop = env.taskset, asyncio.new_event_loop()
+    context = vf.ModelContext(model="policy", client=client)
+    loop.run_until_complete(_OPEN_ASYNC.enter_async_context(env.serving()))
+
+    def play() -> None:
+        episode = loop.run_until_complete(env.run_episode(task, context))
+        assert episode.traces[0].reward == 1.0
+
+    return play
+
+
 CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat}
 TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "agent_lightning": ("chat", agent_lightning),
@@ -462,6 +489,7 @@ TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "skyrl": ("tokens", skyrl),
     "slime": ("tokens", slime),
     "trl": ("tokens", trl),
+    "verifiers": ("tokens", verifiers),
     "verl": ("tokens", verl),
 }
 """By name: which form of the core it is compared with, and what makes its play."""
