@@ -34,11 +34,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(app: Any, port: int | None = None) -> Iterator[str]:
+def running(app: Any, port: int | None = None, *, ws: str = "none") -> Iterator[str]:
     """Serve an application on a port of this machine; yields the URL."""
     port = port or free_port()
     quiet: dict[str, Any] = {"log_config": None, "access_log": False}
-    served: dict[str, Any] = {"http": PunctualConnection, "ws": "none", "port": port}
+    served: dict[str, Any] = {"http": PunctualConnection, "ws": ws, "port": port}
     config = uvicorn.Config(app, timeout_graceful_shutdown=1, **served, **quiet)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -18,6 +18,14 @@ def says(messages: list[dict[str, Any]]) -> str:
     return SAID[sum(message["role"] == "assistant" for message in messages)]
 
 
+def with_ids(choice: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add the ids of an answer, a character each, and return those of its prompt."""
+    shown = "".join(f"<{one['role']}>{one['content']}\n" for one in messages)
+    choice["token_ids"] = [ord(one) for one in choice["message"]["content"] + "\n"]
+    choice["logprobs"] = {"content": [{"token": "", "logprob": -0.5} for _ in choice["token_ids"]]}
+    return {"prompt_token_ids": [ord(one) for one in f"{shown}<assistant>"]}
+
+
 @contextmanager
 def serving(events: list[dict[str, Any]]) -> Iterator[str]:
     """Serve on a free port; yields the URL. What is posted to `/events` is appended to `events`."""
@@ -32,6 +40,8 @@ def serving(events: list[dict[str, Any]]) -> Iterator[str]:
                 message = {"role": "assistant", "content": says(asked["messages"])}
                 choice = {"index": 0, "message": message, "finish_reason": "stop"}
                 told = {"object": "chat.completion", "model": "tiny", "choices": [choice]}
+                if asked.get("return_token_ids"):
+                    told |= with_ids(choice, asked["messages"])
             body = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

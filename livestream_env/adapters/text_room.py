@@ -91,12 +91,12 @@ class PlayedRoom:
 
     def sampled(
         self,
-        prompt_ids: tuple[int, ...],
-        token_ids: tuple[int, ...],
+        prompt_ids: tuple[int, ...] | None,
+        token_ids: tuple[int, ...] | None,
         logprobs: tuple[float, ...] | None,
         stop: Literal["stop", "length"],
     ) -> None:
-        """Note how the next action was sampled, for the record; `length`: it was cut."""
+        """Note how the next action was sampled, as far as it is known; `length`: it was cut."""
         self._sampled = {"prompt_ids": prompt_ids, "token_ids": token_ids}
         self._sampled |= {"logprobs": logprobs, "stop": stop}
 

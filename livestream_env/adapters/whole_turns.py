@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
+from livestream_env.adapters.setup import Setup
 from livestream_env.tokens import Source, Span, TokenSequence, source_of
 from livestream_env.types import Trajectory
 
@@ -24,3 +26,23 @@ class TurnRenderer:
         ids = tuple(range(len(spans)))
         own = [turn.agent for turn in trajectory.turns if agents is None or turn.agent in agents]
         return [TokenSequence(ids, None, tuple(spans), agent=own[0] if own else "host")]
+
+
+def trained_turns(setup: Setup, trajectory: Trajectory) -> dict[str, dict[str, Any]]:
+    """Return of each trained agent its `reward`, its `turns` with a reward each, and `excluded`.
+
+    JSON values, for trainers elsewhere that hold the tokens of the turns. Where `excluded` says
+    why nothing of the agent may be trained, there are no turns and no reward.
+    """
+    rows = setup.rows(trajectory, TurnRenderer())
+    return {
+        row.agent: {
+            "reward": row.reward if row.excluded is None else None,
+            "turns": [
+                {"turn": one.turn, "reward": one.reward}
+                for one in (row.turns if row.excluded is None else ())
+            ],
+            "excluded": row.excluded,
+        }
+        for row in rows
+    }
