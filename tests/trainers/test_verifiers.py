@@ -458,6 +458,22 @@ def test_a_seat_that_is_not_reached_has_no_trace() -> None:
     assert got["tool_caller"] == due["tool_caller"] is not None
 
 
+@pytest.mark.parametrize("is_cut", [True, False], ids=["limit", "time"])
+def test_limits_of_one_seat_end_the_episode_of_both(is_cut: bool) -> None:
+    case = CASES["two agents"]
+    limit = {"max_turns": 1} if is_cut else {"timeout": {"rollout": 0.3}}
+    slow = {"tool_caller": {"waits_s": 0.0 if is_cut else 1.0}}
+    episode = Played(case, env={"tool_caller": limit}, model=slow).episode()
+    assert episode.ok is is_cut
+    if is_cut:
+        (trace,) = episode.traces
+        assert (trace.stop_condition, trace.is_truncated) == ("max_turns", True)
+        assert trace.rewards["livestream"].score < expected(case)["rewards"]["tool_caller"]
+    else:
+        assert "the rollout of `tool_caller` ended: agent_timeout" in errors_of(episode)
+        assert [trace.rewards for trace in episode.traces] == [{}, {}]
+
+
 def played_alone(task_id: str) -> Any:
     """Play the first row of a taskset by verifiers' environment of one agent."""
     config = {"id": "single-agent", "taskset": {"id": task_id, "count": 1}}
