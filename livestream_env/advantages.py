@@ -190,6 +190,21 @@ def failure_bias(
     Warns:
         RuntimeWarning: p is below .01.
     """
+    bias = measured_bias(failed, feature, permutations=permutations, seed=seed)
+    if bias.is_biased:
+        warnings.warn(
+            f"failures go with the feature (r = {bias.correlation:.2f}, p = {bias.p:.4f}): "
+            "excluding failed episodes changes what the policy learns; find their cause",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return bias
+
+
+def measured_bias(
+    failed: Sequence[bool], feature: Values, *, permutations: int = 1999, seed: int = 0
+) -> FailureBias:
+    """Test as `failure_bias`, and warn of nothing."""
     is_failed = np.array(failed, dtype=np.bool_)
     values = to_array(feature, "feature")
     check_length("feature", values, len(is_failed))
@@ -208,12 +223,4 @@ def failure_bias(
     as_extreme = np.abs(drawn) >= abs(seen) - 1e-9 * float(np.abs(centred).max())
     rate = failures / rows
     deviation = math.sqrt(variance * (rows - 1) / rows * rate * (1 - rate))
-    bias = FailureBias(seen / rows / deviation, float(1 + as_extreme.sum()) / (1 + permutations))
-    if bias.is_biased:
-        warnings.warn(
-            f"failures go with the feature (r = {bias.correlation:.2f}, p = {bias.p:.4f}): "
-            "excluding failed episodes changes what the policy learns; find their cause",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return bias
+    return FailureBias(seen / rows / deviation, float(1 + as_extreme.sum()) / (1 + permutations))

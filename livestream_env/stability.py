@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from livestream_env.advantages import FailureBias, failure_bias
+from livestream_env.advantages import FailureBias, measured_bias
 from livestream_env.sandbox.faults import FAILING, PLAN
 from livestream_env.types import Status, StopReason, Trajectory, Turn
 
@@ -136,14 +135,12 @@ def _biases(played: Sequence[Trajectory]) -> tuple[FailureBias, dict[str, Failur
     ]
     has_failed = [_has_failed(turn) for _, turn in turns]
     tools = Counter(name for _, turn in turns for name in _tools(turn))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the report says it
-        by_turn = failure_bias(has_failed, [float(number) for number, _ in turns])
-        by_tool = {
-            tool: failure_bias(has_failed, [float(tool in _tools(turn)) for _, turn in turns])
-            for tool, count in sorted(tools.items())
-            if count >= RARE
-        }
+    by_turn = measured_bias(has_failed, [float(number) for number, _ in turns])
+    by_tool = {
+        tool: measured_bias(has_failed, [float(tool in _tools(turn)) for _, turn in turns])
+        for tool, count in sorted(tools.items())
+        if count >= RARE
+    }
     return by_turn, by_tool
 
 
