@@ -89,13 +89,58 @@ def chat_url() -> str:
     import json
 
     from gateway_for_tests import send, served
-    from policy_server_for_tests import said
+    from policy_server_for_tests import answer_of, choice, said
+
+    with_ids = {}
+    for line, one in zip(CASE.lines, Sampling(CASE).turns, strict=True):
+        told = {"token": "", "bytes": None, "logprob": -0.5, "top_logprobs": []}
+        logprobs = {"content": [told] * len(one.token_ids)}
+        message = {"content": line.text}
+        with_ids[line.text] = answer_of(choice(message, token_ids=one.token_ids, logprobs=logprobs))
 
     def answer(handler: Any, body: bytes) -> None:
-        messages = json.loads(body).get("messages")
-        send(handler, said(CASE.says(messages).text if messages else ""))
+        asked = json.loads(body)
+        messages = asked.get("messages")
+        text = CASE.says(messages).text if messages else ""
+        send(handler, with_ids[text] if asked.get("return_token_ids") else said(text))
 
     return _OPEN.enter_context(served(answer))
+
+
+@functools.cache
+def token_url() -> str:
+    """Serve the case with made-up token ids, of which each prompt holds all before."""
+    import json
+
+    from gateway_for_tests import send, served
+    from policy_server_for_tests import answer_of, choice
+
+    def answer(handler: Any, body: bytes) -> None:
+        messages = json.loads(body)["messages"]
+        turn = sum(message["role"] == "assistant" for message in messages)
+        ids, before = [7] * 40, 1000 + 240 * turn
+        logprobs = {"content": [{"token": "", "logprob": -0.5}] * len(ids)}
+        made = choice({"content": CASE.line(turn).text}, token_ids=ids, logprobs=logprobs)
+        send(handler, answer_of(made, prompt_token_ids=[7] * before))
+
+    return _OPEN.enter_context(served(answer))
+
+
+def core_chat_ids() -> Play:
+    """Play over the chat API with token ids and make training rows, the server in this process."""
+    from livestream_env.adapters.chat_api import run_episode
+    from livestream_env.adapters.recorded import RecordedRenderer
+    from livestream_env.chat import ChatClient
+
+    setup, client = Setup(**CASE.setup_options), ChatClient(token_url(), "policy")
+
+    def play() -> None:
+        env, opening = setup.make_env(), setup.opening(CASE.row)
+        trajectory = run_episode(client, None, env, token_ids=True, **opening)
+        (row,) = setup.rows(trajectory, RecordedRenderer())
+        assert row.reward == 1.0
+
+    return play
 
 
 def core_chat() -> Play:
@@ -308,6 +353,35 @@ def openrlhf() -> Play:
     return play
 
 
+def openenv() -> Play:
+    """Play an episode of OpenEnv's environment, without its WebSocket."""
+    from livestream_env.adapters.openenv import LiveRoomEnvironment, RoomAction
+
+    env = LiveRoomEnvironment(**CASE.setup_options)
+
+    def play() -> None:
+        env.reset(**CASE.row.to_json())
+        rewards = [env.step(RoomAction(message=line.text)).reward for line in CASE.lines]
+        assert rewards[-1] == 1.0
+
+    return play
+
+
+def openenv_sessions() -> Play:
+    """Play a session by its own loop over the same chat server, and make its training trace."""
+    from livestream_env.adapters.openenv_sessions import RoomSessions
+
+    sessions = RoomSessions(**CASE.setup_options, base_url=token_url(), model="policy")
+
+    def play() -> None:
+        session = sessions.create(CASE.row)
+        session.wait_for_completion()
+        assert session.verify([]).env_reward == 1.0
+        assert len(session.fetch_training_trace().turns) == len(CASE.lines)
+
+    return play
+
+
 def skyrl() -> Play:
     """Play an episode by SkyRL's generator with our masks, and make its output."""
     import asyncio
@@ -477,11 +551,33 @@ def verifiers() -> Play:
     return play
 
 
-CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat}
+def art() -> Play:
+    """Play a row by the rollout through ART's client of a plain chat server, into a trajectory."""
+    import asyncio
+
+    import art
+
+    from livestream_env.adapters.art import RoomRollout
+
+    model = art.Model(
+        name="policy", project="rooms", inference_api_key="default", inference_base_url=chat_url()
+    )
+    rollout, loop = RoomRollout(**CASE.setup_options), asyncio.new_event_loop()
+
+    def play() -> None:
+        assert loop.run_until_complete(rollout(model, CASE.row)).reward == 1.0
+
+    return play
+
+
+CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat, "chat ids": core_chat_ids}
 TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "agent_lightning": ("chat", agent_lightning),
     "areal": ("tokens", areal),
+    "art": ("chat", art),
     "gem": ("text", gem),
+    "openenv": ("text", openenv),
+    "openenv_sessions": ("chat ids", openenv_sessions),
     "openrlhf": ("tokens", openrlhf),
     "rllm": ("chat", rllm),
     "rock": ("text", rock),
