@@ -1,11 +1,11 @@
 """What the learning runs share: rooms, wording, a teacher, a vocabulary, a model, and figures.
 
-The policy is a model of two layers whose vocabulary holds whole calls and replies as single tokens,
-beside pieces of words and numbers: it has to pick the calls by the comment, and to copy prices and
-stocks from the results. It starts from a mixture: trained on episodes of a teacher that is wrong
-half the time. Everything else is the package as it comes: environment, tools, limits, rubric
-`single4`, masks. Only the wording is shorter than the bundled one (`prompt=`, `result_format=`),
-which keeps an episode below a hundred tokens.
+The policy is a model of two layers whose vocabulary holds whole calls and beginnings of replies as
+single tokens, beside numbers and the words that comments often have: it has to pick the calls by
+the comment, and to copy prices and stocks from the results. It starts from a mixture: trained on
+episodes of a teacher that is wrong half the time. Everything else is the package as it comes:
+environment, tools, limits, rubric `single4`, masks. Only the wording is shorter than the bundled
+one (`prompt=`, `result_format=`), which keeps an episode below a hundred tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import json
 import random
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +27,24 @@ from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.types import Message, RoomView, ToolCall, ToolResult, ToolSpec
 
 ROOMS = "generated:level=1,language=en,products=6,comments=24,noise=0.5,split="
-SKILLS = ("price", "coupon_price", "stock", "link_no", "decline", "chat")
+SKILLS = ("price", "coupon_price", "stock", "link_no")
 TOOLS = ("search_product_by_keyword", "get_reply_rule")
 LINKS = range(1, 7)
 INTENTS = (
     "price", "stock", "link number", "off platform", "haggling", "claims", "noise", "small talk",
     "shipping", "returns",
 )  # fmt: skip
-SAID = (
-    "Hi, sorry, that is nothing we can promise; please order on the platform",
-    "Hi, sorry, that is nothing we can promise; that is the live price",
-    "Hi, thanks for being here",
-    "Hi, it is",
-    "Hi, price",
-    "Hi, coupon price",
-    "Hi, stock",
-    " link",
-)
+HELLO = "Hi, thanks for being here"
+SAID = (HELLO, "Hi, it is", "Hi, price", "Hi, coupon price", "Hi, stock", " link")
+UNKNOWN = "<|unknown|>"
+OFTEN = 0.01
+"""The share of the comments that a word has to occur in to be known; all others are one token."""
 WRONG = 0.5
 """How often the teacher is wrong, in each thing it decides."""
 EVALUATION = 900_000_000
 """The first seed of the generator that is kept for measuring."""
 _NAMED = re.compile(r"(?:\b(?:link|number|no\.|item)|#) ?(\d)|\b(?:this|screen|holding|current)\b")
+_FOUND = re.compile(r"( link \d+) price(.+) coupon price(.+) stock( .+)")
 _TEMPLATE = (
     "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}"
     "{%- if loop.first %}{%- for t in tools or [] %}{{- ' ' + t.function.name }}{%- endfor %}"
@@ -66,7 +64,7 @@ def short_prompt(
     """Return the comment and the link of the product on screen."""
     link = view.current_product.link_no if view.current_product else None
     said = " ".join(comment.text for comment in view.comments)
-    return [Message("system", "Host"), Message("user", f"screen link {link}\n{said}")]
+    return [Message("system", "Host"), Message("user", f"screen link {link}\n {said}")]
 
 
 def short_result(call: ToolCall, result: ToolResult) -> str:
@@ -111,8 +109,8 @@ def rule(intent: str) -> str:
 
 
 def tasks(split: str, first: int, count: int) -> list[TaskRow]:
-    """Return rows of the split from a seed on whose comment is of `SKILLS` and names its product
-    by number or as the one on screen."""
+    """Return rows of the split from a seed on whose comment asks for one of `SKILLS`, of a product
+    named by its number or as the one on screen."""
     env = Setup(ROOMS + split, **SETUP).make_env()
     made = (TaskRow(ROOMS + split, seed) for seed in itertools.count(first))
     fitting = (row for row in made if _fits(env, row))
@@ -135,10 +133,14 @@ def evaluation_tasks(seed: int, count: int, first: int = EVALUATION) -> dict[str
 
 
 def _fits(env: Any, row: TaskRow) -> bool:
+    comment = comment_of(env, row)
+    return _skill(comment) in SKILLS and bool(_NAMED.search(comment.text))
+
+
+def comment_of(env: Any, row: TaskRow) -> Any:
+    """Return the open comment of a row."""
     room, (comment_id,) = env.task_of(row.seed)
-    comment = room.comment(comment_id)
-    skill = _skill(comment)
-    return skill in SKILLS and (skill in ("decline", "chat") or bool(_NAMED.search(comment.text)))
+    return room.comment(comment_id)
 
 
 def _skill(comment: Any) -> str:
@@ -148,42 +150,34 @@ def _skill(comment: Any) -> str:
 class Teacher:
     """Knows the key, and decides wrongly as often as it is told."""
 
-    def __init__(self, room: Any, rng: random.Random, wrong: float) -> None:
-        self.room, self.rng, self.wrong = room, rng, wrong
+    def __init__(self, seed: int, wrong: float = WRONG) -> None:
+        self._rng, self._wrong = random.Random(seed), wrong
 
-    def start(self, observation: Any, *, seed: Any) -> Teacher:
-        """Take the episode's comment."""
-        self.comment = self.room.comment(observation.comments[0].comment_id)
-        self.screen = int(re.search(r"link (\d+)", observation.messages[1].content)[1])
-        return self
+    def says(self, comment: Any, told: str, *, first: bool) -> str:
+        """Return its message about a comment: look up in the first, reply in the second.
 
-    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        """Look up in the first message, reply in the second."""
-        skill, rng = _skill(self.comment), self.rng
-        named = _NAMED.search(self.comment.text)
-        if messages[-1].role == "user":
-            right = int(named[1]) if named and named[1] else self.screen
-            link = rng.choice(LINKS) if rng.random() < self.wrong else right
-            intents = [ask.intent for ask in self.comment.expected.asks]
-            intent = rng.choice(INTENTS) if rng.random() < self.wrong else intents[0]
-            looks = skill not in ("decline", "chat")
-            if rng.random() < self.wrong / 2:
-                looks = not looks
-            calls = [search(link)] * looks + [rule(intent)] * (rng.random() > self.wrong / 2)
-            return "".join(calls) or "Hi, thanks for being here"
-        found = next((m.content for m in messages if m.content.startswith(" link")), None)
-        if rng.random() < self.wrong:
+        Args:
+            told: all text of the episode so far.
+        """
+        skill, rng, wrong = _skill(comment), self._rng, self._wrong
+        if first:
+            named = _NAMED.search(comment.text)
+            screen = re.search(r"screen link (\d+)", told)
+            link = int((named and named[1]) or screen[1])
+            intent = comment.expected.asks[0].intent
+            if rng.random() < wrong:
+                link = rng.choice(LINKS)
+            if rng.random() < wrong:
+                intent = rng.choice(INTENTS)
+            calls = [search(link)] * (rng.random() >= wrong / 2)
+            calls += [rule(intent)] * (rng.random() >= wrong / 2)
+            return "".join(calls) or HELLO
+        found = _FOUND.search(told)
+        if found is None:
+            return HELLO
+        if rng.random() < wrong:
             skill = rng.choice(SKILLS)
-        return self._reply(skill, found)
-
-    def _reply(self, skill: str, found: str | None) -> str:
-        if skill == "decline":
-            return SAID[self.comment.expected.asks[0].intent == "haggling"]
-        if skill == "chat" or found is None:
-            return "" if self.comment.expected.asks[0].intent == "noise" else SAID[2]
-        link, price, coupon, stock = re.match(
-            r"( link \d+) price(.+) coupon price(.+) stock( .+)", found
-        ).groups()
+        link, price, coupon, stock = found.groups()
         return {
             "link_no": f"Hi, it is{link}",
             "price": f"Hi, price{price}",
@@ -192,53 +186,64 @@ class Teacher:
         }[skill]
 
 
+@dataclass(frozen=True)
+class Taught:
+    """The agent of one episode, for whom a teacher speaks."""
+
+    teacher: Teacher
+    comment: Any
+
+    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+        told = "\n".join(message.content for message in messages)
+        return self.teacher.says(self.comment, told, first=messages[-1].role == "user")
+
+
 def taught(rows: Sequence[TaskRow], seed: int, wrong: float = WRONG) -> Iterator[le.Trajectory]:
-    """Yield the teacher's episodes."""
-    setup, rng = Setup(**SETUP), random.Random(seed)
+    """Yield the teacher's episodes, played by the core."""
+    setup, teacher = Setup(**SETUP), Teacher(seed, wrong)
     env = setup.make_env(rows[0].room)
     for row in rows:
-        yield le.rollout(env, lambda room: Teacher(room, rng, wrong), **setup.opening(row))
+        agent = Taught(teacher, comment_of(env, row))
+        yield le.rollout(env, agent, **setup.opening(row))
 
 
 # --- model ------------------------------------------------------------------------------------
 
 
-def make_tokenizer(comments: Sequence[str]) -> Any:
-    """Return a tokenizer with a token for each call, reply and number, beside pieces of words."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+def make_tokenizer(texts: Sequence[str], framing: Sequence[str] = ()) -> Any:
+    """Return a tokenizer with a token for each call, for what replies begin with, for words and for
+    numbers of up to two digits.
+
+    Args:
+        texts: whose words are learnt.
+        framing: what else is a token, as what a trainer writes around results.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", UNKNOWN]
     whole = ["system\nHost " + " ".join(TOOLS), "user\nscreen", "assistant\n", "tool\n"]
-    whole += [*map(search, LINKS), *map(rule, INTENTS), *SAID]
-    whole += [" price", " coupon price", " stock", " unknown", " rule", " none", " screen"]
-    whole += [f" ${n}{cents}" for n in range(100) for cents in ("", ".5", ".99", ".49")]
+    whole += [*framing, *map(search, LINKS), *map(rule, INTENTS), *SAID]
+    whole += [" price", " coupon price", " stock", " unknown", " rule", " none"]
+    whole += [*(f" ${n}" for n in range(100)), ".5", ".99", ".49"]
     whole.sort(key=len, reverse=True)
-    words = "|".join([*map(re.escape, whole), r"\d+", r" ?[^\W\d]+", r" ?[^\w\s]", r"\s"])
+    words = "|".join([*map(re.escape, whole), r"\d{1,2}", r" ?[^\W\d]+", r" ?[^\w\s]", r"\s"])
     split = pre_tokenizers.Split(Regex(words), "isolated")
-    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    pieces = Tokenizer(models.BPE())
-    pieces.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_of])
-    trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+    counts = Counter(
+        word for text in texts for word in {piece for piece, _ in split.pre_tokenize_str(text)}
     )
-    pieces.train_from_iterator(comments, trainer)
-    model = json.loads(pieces.to_str())["model"]
-    vocab = model["vocab"]
-    for text in (*whole, *map(str, range(1000))):
-        [(mapped, _)] = bytes_of.pre_tokenize_str(text)
-        vocab.setdefault(mapped, len(vocab))
-    merges = [tuple(pair) for pair in model["merges"]]
-    pieces.model = models.BPE(vocab=vocab, merges=merges, ignore_merges=True)
-    pieces.decoder = decoders.ByteLevel()
+    known = [word for word, count in sorted(counts.items()) if count >= len(texts) * OFTEN]
+    digits = [*map(str, range(100)), *(f"0{n}" for n in range(10))]
+    every = dict.fromkeys([*special, *whole, *digits, " ", "\n", " $", ".", *known])
+    pieces = Tokenizer(models.WordLevel({w: at for at, w in enumerate(every)}, UNKNOWN))
+    pieces.pre_tokenizer = split
+    pieces.decoder = decoders.Fuse()
     made = PreTrainedTokenizerFast(
         tokenizer_object=pieces,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         padding_side="left",
+        unk_token=UNKNOWN,
         additional_special_tokens=["<|im_start|>"],
     )
     made.chat_template = _TEMPLATE
@@ -246,31 +251,40 @@ def make_tokenizer(comments: Sequence[str]) -> Any:
 
 
 def make_model(tokenizer: Any, seed: int, *, hidden: int = 64) -> Any:
+    """Return an untrained model of two layers."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    config = Qwen2Config(
+    config = AutoConfig.for_model(
+        "qwen3",
         vocab_size=len(tokenizer),
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
+        head_dim=hidden // 4,
         max_position_embeddings=512,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=True,
     )
-    model = Qwen2ForCausalLM(config)
+    model = AutoModelForCausalLM.from_config(config)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
 
 
-def warm_up(model: Any, tokenizer: Any, rows: Sequence[Any], steps: int, seed: int) -> float:
-    """Train on the teacher's rows, with their loss masks; return the last loss."""
+def warm_up(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[tuple[Sequence[int], Sequence[int]]],
+    steps: int,
+    seed: int,
+) -> float:
+    """Train on ids and loss masks of the teacher's episodes; return the last loss."""
     import torch
 
     rng, pad = random.Random(seed), tokenizer.pad_token_id
@@ -279,14 +293,14 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Any], steps: int, seed: i
     loss = torch.zeros(())
     for _ in range(steps):
         batch = rng.sample(rows, 32)
-        longest = max(len(row.token_ids) for row in batch)
-        ids = torch.full((len(batch), longest), pad)
+        longest = max(len(ids) for ids, _ in batch)
+        told = torch.full((len(batch), longest), pad)
         labels = torch.full((len(batch), longest), -100)
-        for at, row in enumerate(batch):
-            known = torch.tensor(row.token_ids)
-            ids[at, : len(known)] = known
-            labels[at, : len(known)] = torch.where(torch.tensor(row.loss_mask) == 1, known, -100)
-        loss = model(input_ids=ids, attention_mask=ids != pad, labels=labels).loss
+        for at, (ids, mask) in enumerate(batch):
+            known = torch.tensor(ids)
+            told[at, : len(ids)] = known
+            labels[at, : len(ids)] = torch.where(torch.tensor(mask) == 1, known, -100)
+        loss = model(input_ids=told, attention_mask=told != pad, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

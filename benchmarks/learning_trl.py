@@ -1,15 +1,16 @@
 """A tiny model learns in TRL's `GRPOTrainer`, on rooms that the generator makes, on a CPU.
 
-    python benchmarks/learning_trl.py --seeds 10 11 12 13 14 --svg docs/training-runs-trl.svg
+    python benchmarks/learning_trl.py --seeds 30 31 32 33 34 --svg docs/training-runs-trl.svg
 
 Rooms, wording and model are those of `learning_rooms`; the episodes are played by
 `adapters.trl.rollout_func`. Rewards are measured by `GRPOTrainer.evaluate`, sampling as in
 training, before the first step and after the last.
 
-Fixed before seeds 10 to 14 were run, and not changed after: the settings below, which were found on
-seeds 0 and 1; the seeds; the rooms of `evaluation_tasks`, 1,024 of each kind for each seed, which
-no run had been trained or measured on; that every seed is run to its end and told. It counts as
-learning if on the split `test` the mean reward rises by 0.02 or more in at least 4 of the 5 seeds.
+Fixed before these seeds were run, and not changed after: the settings below, chosen on seed 310
+and its rooms of the split `train` alone; the seeds; the rooms of `evaluation_tasks`, 1,024 of each
+kind for each seed, which nothing had been trained or measured on; that every seed is run to its end
+and told. It counts as learning if on the split `test` the mean reward rises by 0.10 or more in at
+least 4 of the 5 seeds.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def learn(
     seed: int,
     *,
     steps: int = 48,
-    warm_steps: int = 300,
+    warm_steps: int = 1000,
     episodes: int = 1500,
     held_out: int = 1024,
     batch: int = 96,
@@ -66,7 +67,8 @@ def learn(
     renderer = ChatTemplateRenderer(tokenizer)
     setup = Setup(**SETUP)
     rows = [row for t in played for row in setup.rows(t, renderer) if row.excluded is None]
-    warm_loss = warm_up(model, tokenizer, rows, warm_steps, seed)
+    taken = [(row.token_ids, row.loss_mask) for row in rows]
+    warm_loss = warm_up(model, tokenizer, taken, warm_steps, seed)
     warm_s = time.time() - begun
     told = {name: _data_set(given) for name, given in sets.items()}
     train_set = _data_set(training[: steps * batch // 8])
