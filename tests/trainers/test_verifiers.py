@@ -370,7 +370,8 @@ def test_an_episode_without_a_score_is_no_reward() -> None:
 
 
 @pytest.mark.row("R45")
-def test_verifiers_plays_a_failed_episode_again() -> None:
+@pytest.mark.parametrize(("name", "whose"), [("looked up", "agent"), ("two agents", "retries")])
+def test_verifiers_plays_a_failed_episode_again(name: str, whose: str) -> None:
     made = iter(range(9))
 
     def fails_once(room: le.Room) -> le.LocalSandbox:
@@ -378,12 +379,12 @@ def test_verifiers_plays_a_failed_episode_again() -> None:
             raise le.SandboxUnavailable("down")
         return le.LocalSandbox(room, embedder="lexical")
 
-    case = CASES["looked up"]
-    again = {"retries": {"max_retries": 1}}
-    episode = Played(case, env={"agent": again}, sandbox=fails_once).episode()
+    case, again = CASES[name], {"rules": [{"message": "env_error", "max_retries": 1}]}
+    given = {"retries": again} if whose == "retries" else {"agent": {"retries": again}}
+    episode = Played(case, env=given, sandbox=fails_once).episode()
     assert episode.ok
     assert_same(case, shown(case, episode))
-    assert "down" in episode.traces[0].errors[0].message  # what was before is told
+    assert "down" in errors_of(episode)  # what was before is told
     assert next(made) == 2
 
 
