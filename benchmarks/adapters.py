@@ -89,20 +89,11 @@ def chat_url() -> str:
     import json
 
     from gateway_for_tests import send, served
-    from policy_server_for_tests import answer_of, choice, said
-
-    with_ids = {}
-    for line, one in zip(CASE.lines, Sampling(CASE).turns, strict=True):
-        told = {"token": "", "bytes": None, "logprob": -0.5, "top_logprobs": []}
-        logprobs = {"content": [told] * len(one.token_ids)}
-        message = {"content": line.text}
-        with_ids[line.text] = answer_of(choice(message, token_ids=one.token_ids, logprobs=logprobs))
+    from policy_server_for_tests import said
 
     def answer(handler: Any, body: bytes) -> None:
-        asked = json.loads(body)
-        messages = asked.get("messages")
-        text = CASE.says(messages).text if messages else ""
-        send(handler, with_ids[text] if asked.get("return_token_ids") else said(text))
+        messages = json.loads(body).get("messages")
+        send(handler, said(CASE.says(messages).text if messages else ""))
 
     return _OPEN.enter_context(served(answer))
 
@@ -552,7 +543,7 @@ def verifiers() -> Play:
 
 
 def art() -> Play:
-    """Play a row by the rollout through ART's client of a plain chat server, into a trajectory."""
+    """Play a row through ART's client of the same chat server, and make its trajectory."""
     import asyncio
 
     import art
@@ -560,7 +551,7 @@ def art() -> Play:
     from livestream_env.adapters.art import RoomRollout
 
     model = art.Model(
-        name="policy", project="rooms", inference_api_key="default", inference_base_url=chat_url()
+        name="policy", project="rooms", inference_api_key="default", inference_base_url=token_url()
     )
     rollout, loop = RoomRollout(**CASE.setup_options), asyncio.new_event_loop()
 
@@ -574,7 +565,7 @@ CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat, "chat ids"
 TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "agent_lightning": ("chat", agent_lightning),
     "areal": ("tokens", areal),
-    "art": ("chat", art),
+    "art": ("chat ids", art),
     "gem": ("text", gem),
     "openenv": ("text", openenv),
     "openenv_sessions": ("chat ids", openenv_sessions),
