@@ -344,7 +344,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
 
     def begin_step(self, action: Any) -> tuple[ToolCall, ...]:
         """Take an action and return the calls to run: the first half of `step`, for drivers."""
-        episode = self.episode
+        episode = self._episode or self.episode
         calls = episode.submit(action)
         if self._config.timeout_s is not None and time.monotonic() > self._deadline_s:
             episode.abort("driver", f"`episode_timeout_s` of {self._config.timeout_s} passed")
@@ -354,7 +354,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
     def run_call(self, call: ToolCall) -> ToolResult:
         """Run one call in the sandbox; every exception but `SandboxError` becomes one."""
         try:
-            result = self.sandbox.call(call)
+            result = (self._sandbox or self.sandbox).call(call)
         except SandboxError:
             raise
         except Exception as error:
@@ -373,7 +373,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         self, results: Sequence[ToolResult]
     ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take the results of `begin_step`'s calls: the second half of `step`."""
-        episode = self.episode
+        episode = self._episode or self.episode
         if self._sandbox is not None and (log := self._sandbox.log()):
             episode.sandbox_log = tuple(log)
         if episode.stop_reason is not None:

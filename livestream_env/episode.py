@@ -423,6 +423,8 @@ class Episode:
                 events.append(TurnEvent(_event_kind(call, result.error), result.error, call.id))
         told = tuple(messages)
         self._record(action, results, told, events)
+        if self._alone and len(self.turns) < self._max_turns:
+            return Observation(told, (), self._open)
         stop = self._stop_after_tools()
         if stop is not None:
             self._stop(stop)
@@ -580,7 +582,7 @@ class Episode:
     ) -> None:
         now = time.time()
         kept = (*action.events, *events) if events or action.events else ()
-        key, asked_s = self.state_key, self._asked_s
+        key, asked_s = self._key or self.state_key, self._asked_s
         turn = Turn(self.agent, action, results, messages, kept, None, key, None, asked_s, now)
         self._asked_s = now
         self._take(turn)
@@ -595,7 +597,11 @@ class Episode:
         if not turn.results:
             self.calls_unparsed += sum([call.error is not None for call in calls])
         for call, result in zip(calls, turn.results, strict=False):
-            self._learn(call, result)
+            known = (call.name, call.arguments.canonical, result.content)
+            if known not in self._known:
+                self._known.add(known)
+                self._known_sum += _look_up_digest(*known)
+                self._key = None
             if call.error is not None:
                 self.calls_unparsed += 1
                 continue
@@ -612,13 +618,6 @@ class Episode:
         if state is not self.state:
             self.state = state
             self._set_base()
-
-    def _learn(self, call: ToolCall, result: ToolResult) -> None:
-        known = (call.name, call.arguments.canonical, result.content)
-        if known not in self._known:
-            self._known.add(known)
-            self._known_sum += _look_up_digest(*known)
-            self._key = None
 
     def _viewer_speaks(self, follow_up: int, reply: Action) -> None:
         """Go on with the comment whose viewer answers; what else the reply covered is answered."""

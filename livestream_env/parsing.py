@@ -48,6 +48,8 @@ def to_action(given: object, *, turn: int = 0, tools: Sequence[ToolSpec] = ()) -
         InvalidAction: it is neither an `Action`, nor text, nor an assistant message.
     """
     if isinstance(given, str):
+        if (call := plain_call(given, turn)) is not None:
+            return Action(Message("assistant", "", (call,)))
         return parse_text(given, turn=turn, tools=tools)
     if isinstance(given, Action):
         return _scrubbed(_checked(given, turn))

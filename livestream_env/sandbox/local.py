@@ -28,7 +28,6 @@ from livestream_env.types import (
     CommentView,
     Fact,
     FaqBrief,
-    FrozenDict,
     HistoryLine,
     ProductBrief,
     RoomView,
@@ -125,8 +124,9 @@ class LocalSandbox:
 
     def call(self, call: ToolCall) -> ToolResult:
         """Run one call on the room as of now."""
-        world, offer = self._begin_call(), self._offer
-        own = offer.own.get(call.name) if offer.own else None
+        if (recalled := self.recall(call)) is not None:
+            return recalled
+        world, own = self._begin_call(), self._offer.own.get(call.name)
         if own is None:
             return self._end_call(world, call, self._bundled(world, call))
         found = self._once(world, own, call)
@@ -136,14 +136,21 @@ class LocalSandbox:
 
     def recall(self, call: ToolCall) -> ToolResult | None:
         """Run a call of a pure bundled tool whose result is remembered; else do nothing."""
-        world, name = self._world, call.name
-        if world is None or not (self._memory and name in self._offer.remembered):
+        if self._world is None or not (self._memory and call.name in self._offer.remembered):
             return None
-        found = _MEMORY.get((world, name, call.arguments.canonical))
-        return None if found is None else self._end_call(self._begin_call(), call, found)
+        key = (self._world, call.name, call.arguments.canonical)
+        found = _MEMORY.get(key)
+        if found is None:
+            return None
+        if len(_MEMORY) > REMEMBERED // 2:
+            _keep(key, found)
+        self._calls += 1
+        return ToolResult(call.id, found.content, found.data, found.error, None, found.events)
 
     async def acall(self, call: ToolCall) -> ToolResult:
         """Run one call as `call` does, awaiting a user's own tool."""
+        if (recalled := self.recall(call)) is not None:
+            return recalled
         world, own = self._begin_call(), self._offer.own.get(call.name)
         if own is None:
             return self._end_call(world, call, self._bundled(world, call))
@@ -160,11 +167,12 @@ class LocalSandbox:
 
     def _bundled(self, world: World, call: ToolCall) -> Outcome:
         name = call.name
-        if self._memory and name in self._offer.remembered:
-            return _remembered(world, name, call.arguments)
         if name not in self._offer.names:
             return self._unknown_tool(name)
-        return run_tool(world, name, call.arguments)
+        outcome = run_tool(world, name, call.arguments)
+        if self._memory and name in self._offer.remembered:
+            _keep((world, name, call.arguments.canonical), outcome)
+        return outcome
 
     def _end_call(self, world: World, call: ToolCall, outcome: Outcome) -> ToolResult:
         state = outcome.state
@@ -230,19 +238,8 @@ class LocalSandbox:
 
 _Key = tuple[World, Hashable, str]
 _MEMORY: OrderedDict[_Key, Outcome] = OrderedDict()
+"""Outcomes of pure tools by world and arguments, in one LRU of the process."""
 REMEMBERED = 65536
-
-
-def _remembered(world: World, name: str, arguments: FrozenDict) -> Outcome:
-    """Run a pure bundled tool once per world and arguments, in one LRU of the process."""
-    key = (world, name, arguments.canonical)
-    found = _MEMORY.get(key)
-    if found is None:
-        found = run_tool(world, name, arguments)
-        _keep(key, found)
-    elif len(_MEMORY) > REMEMBERED // 2:
-        _keep(key, found)
-    return found
 
 
 def _keep(key: _Key, outcome: Outcome) -> None:
