@@ -373,6 +373,68 @@ def openenv_sessions() -> Play:
     return play
 
 
+def nemo_gym() -> Play:
+    """Post a row to the agent; Gym's model server is faked, items as it tells them."""
+    import asyncio
+    import json
+    import os
+
+    import httpx
+    from nemo_gym.config_types import BaseServerConfig, ModelServerRef
+    from nemo_gym.server_utils import ServerClient
+    from omegaconf import DictConfig
+
+    from livestream_env.adapters.nemo_gym import LiveRoomAgent, LiveRoomAgentConfig
+
+    os.environ["NEMO_GYM_CONFIG_DICT"] = "{}"
+    ids = {"generation_token_ids": [7] * 40, "generation_log_probs": [-0.5] * 40}
+    told = {"id": "r", "created_at": 0, "model": "policy", "object": "response", "tools": []}
+    told |= {"tool_choice": "auto", "parallel_tool_calls": True}
+    bodies = []
+    for turn, line in enumerate(CASE.lines):
+        said = parse_text(line.text, turn=turn).message
+        text = {"type": "output_text", "text": said.content, "annotations": []}
+        item = {"type": "message", "role": "assistant", "id": "m", "content": [text]}
+        output = [item | {"status": "completed"}]
+        for call in said.to_openai().get("tool_calls", ()):
+            output.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+        output[-1] |= {"prompt_token_ids": [7] * (1000 + 240 * turn), **ids}
+        bodies.append(json.dumps(told | {"output": output}).encode())
+    answers = itertools.cycle(bodies)
+
+    class Answer:
+        ok, cookies = True, None
+
+        async def read(self) -> bytes:
+            return next(answers)
+
+    class Model(ServerClient):
+        async def post(self, **asked: Any) -> Any:
+            return Answer()
+
+    head = BaseServerConfig(host="127.0.0.1", port=1)
+    agent = LiveRoomAgent(
+        config=LiveRoomAgentConfig(
+            host="127.0.0.1",
+            port=1,
+            entrypoint="app.py",
+            name="live_room_agent",
+            model_server=ModelServerRef(type="responses_api_models", name="policy_model"),
+            setup=CASE.setup_options,
+        ),
+        server_client=Model(head_server_config=head, global_config_dict=DictConfig({})),
+    )
+    transport, runner = httpx.ASGITransport(agent.setup_webserver()), asyncio.Runner()
+    client = httpx.AsyncClient(transport=transport, base_url="http://agent")
+    row = {"responses_create_params": {"input": []}, **CASE.row.to_json()}
+
+    async def episode() -> None:
+        answer = await client.post("/run", json=row)
+        assert answer.json()["reward"] == 1.0
+
+    return lambda: runner.run(episode())
+
+
 def skyrl() -> Play:
     """Play an episode by SkyRL's generator with our masks, and make its output."""
     import asyncio
@@ -567,6 +629,7 @@ TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
     "areal": ("tokens", areal),
     "art": ("chat ids", art),
     "gem": ("text", gem),
+    "nemo_gym": ("text", nemo_gym),
     "openenv": ("text", openenv),
     "openenv_sessions": ("chat ids", openenv_sessions),
     "openrlhf": ("tokens", openrlhf),

@@ -11,7 +11,7 @@ from livestream_env.terminal import UsageError, print_table, progress, safe_text
 
 FORMATS = ("messages", "prompt_completion", "tokens", "sharegpt", "verl")
 VIEWS = ("tool_calls", "reply", "end_to_end")
-DATA_FORMATS = ("jsonl", "trl", "verl", "openrlhf", "slime")
+DATA_FORMATS = ("jsonl", "trl", "verl", "openrlhf", "slime", "nemo_gym")
 
 
 def run_export_sft(args: argparse.Namespace) -> int:

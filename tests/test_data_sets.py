@@ -47,6 +47,11 @@ def test_the_columns_are_those_of_each_trainer() -> None:
     assert made["openrlhf"]["input"] == first_messages(row)
     assert json.loads(made["openrlhf"]["label"]) == told
     assert made["slime"] == {"prompt": first_messages(row), "metadata": told}
+    assert made["nemo_gym"] == {
+        "responses_create_params": {"input": first_messages(row)},
+        "agent_ref": {"type": "responses_api_agents", "name": "live_room_agent"},
+        **told,
+    }
 
 
 @pytest.mark.parametrize("name", DATA_FORMATS)

@@ -15,11 +15,13 @@ from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.errors import did_you_mean
 from livestream_env.export import write_rows
 
-DataFormat = Literal["jsonl", "trl", "verl", "openrlhf", "slime"]
+DataFormat = Literal["jsonl", "trl", "verl", "openrlhf", "slime", "nemo_gym"]
 DATA_FORMATS: tuple[DataFormat, ...] = get_args(DataFormat)
 LOOP = "liveroom"
 """The name that verl's rows and `adapters.verl` know the agent loop by."""
 SOURCE = "livestream_env"
+AGENT = "live_room_agent"
+"""The name that rows of NeMo Gym and its YAML know the agent server by."""
 
 
 def data_rows(
@@ -29,8 +31,9 @@ def data_rows(
 
     `jsonl` is the row itself, `trl` has the episode's first messages beside it, as SkyRL takes it
     too, `verl` has the columns of its `RLHFDataset`, the row in `extra_info`, `openrlhf` has the
-    row as JSON text in `label`, and `slime` has it in `metadata`. Environments ask for the first
-    messages again; these are for the trainer's filters and logs.
+    row as JSON text in `label`, `slime` has it in `metadata`, and `nemo_gym` has the messages in
+    `responses_create_params` beside the row. Environments ask for the first messages again; these
+    are for the trainer's filters and logs.
 
     Args:
         setup: where the first messages come from, by default an environment of the row's room.
@@ -61,6 +64,9 @@ def _data_rows(
             yield {"input": prompt, "label": json.dumps(told, ensure_ascii=False)}
         elif format == "slime":
             yield {"prompt": prompt, "metadata": told}
+        elif format == "nemo_gym":
+            agent = {"type": "responses_api_agents", "name": AGENT}
+            yield {"responses_create_params": {"input": prompt}, "agent_ref": agent, **told}
         else:
             yield {
                 "data_source": SOURCE,
