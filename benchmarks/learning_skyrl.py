@@ -181,10 +181,12 @@ class TeacherClient:
         """Nothing is held for an episode."""
 
 
-def play(client: Any, tokenizer: Any, rows: Sequence[TaskRow], copies: int = 1) -> tuple[Any, Any]:
+def play(
+    client: Any, tokenizer: Any, rows: Sequence[TaskRow], *, copies: int = 1, max_turns: int = 8
+) -> tuple[Any, Any]:
     """Play rows by SkyRL's generator; return its output and the groups."""
     config, gym = GeneratorConfig(), SkyRLGymConfig(max_env_workers=0)
-    config.batched, config.max_turns, config.max_input_length = False, 8, 256
+    config.batched, config.max_turns, config.max_input_length = False, max_turns, 256
     config.sampling_params.logprobs = 0 if isinstance(client, Engine) else None
     generator = LiveRoomGenerator(config, gym, client, tokenizer)
     prompts = [
@@ -204,6 +206,7 @@ def learn(
     held_out: int = 1024,
     batch: int = 96,
     learning_rate: float = 2e-3,
+    max_turns: int = 8,
 ) -> dict[str, Any]:
     """Train one seed and return its figures: rewards by step, and before and after on `held_out`
     tasks of each kind."""
@@ -229,7 +232,7 @@ def learn(
     warm_s = time.time() - begun
 
     def rewards(rows: Sequence[TaskRow]) -> dict[int, float]:
-        output, _ = play(engine, tokenizer, rows)
+        output, _ = play(engine, tokenizer, rows, max_turns=max_turns)
         return {
             row.seed: float(np.sum(one)) for row, one in zip(rows, output["rewards"], strict=True)
         }
@@ -239,7 +242,7 @@ def learn(
     for step in range(1, steps + 1):
         first = (step - 1) * batch // 8
         rows = [training[(first + at) % episodes] for at in range(batch // 8)]
-        output, groups = play(engine, tokenizer, rows, 8)
+        output, groups = play(engine, tokenizer, rows, copies=8, max_turns=max_turns)
         engine.learn(output, groups, learning_rate)
         trained.append((step, round(float(np.mean([np.sum(one) for one in output["rewards"]])), 4)))
         print(*trained[-1], flush=True)

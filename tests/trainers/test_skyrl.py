@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import math
 import runpy
@@ -40,6 +41,7 @@ from livestream_env.adapters.skyrl import EpisodeLeftOut, LiveRoom, LiveRoomGene
 from livestream_env.rewards import Rubric
 from livestream_env.types import Score, Status, Trajectory
 
+ROOT = Path(__file__).resolve().parents[2]
 SNACKS = {"room": "snacks", "embedder": "lexical"}
 
 
@@ -353,9 +355,21 @@ def test_an_episode_without_reward_is_nan_before_the_mean_is_known() -> None:
 
 
 def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    folder = Path(__file__).resolve().parents[2] / "examples" / "trainers"
+    folder = ROOT / "examples" / "trainers"
     monkeypatch.syspath_prepend(str(folder))
     runpy.run_path(str(folder / "skyrl_generator.py"), run_name="__main__")
     played = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["reward"] for one in played] == [1.0, 0.0, 0.0]  # small talk, then two questions
     assert all(0 < one["trained"] < one["response"] for one in played)
+
+
+@pytest.mark.row("R37")
+def test_a_tiny_model_learns_in_skyrls_jax_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of benchmarks/learning_skyrl.py, one seed; docs/training-runs.md has all."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning = importlib.import_module("learning_skyrl")
+    run = learning.learn(
+        0, steps=16, batch=64, warm_steps=500, episodes=500, held_out=128, max_turns=2
+    )
+    assert [step for step, _ in run["trained"]] == [*range(1, 17)]
+    assert run["seeds"]["rise"] > 0.03

@@ -505,6 +505,8 @@ def test_a_tiny_model_learns_on_generated_rooms(monkeypatch: pytest.MonkeyPatch)
     """The short form of benchmarks/learning_trl.py, one seed; docs/training-runs.md has all."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     torch.set_num_threads(1)
-    run = load("benchmarks/learning_trl.py").learn(0, steps=12, episodes=1000, held_out=128)
-    assert [step for step, _ in run["trained"]] == [*range(1, 13)]
+    run = load("benchmarks/learning_trl.py").learn(
+        0, steps=16, batch=64, warm_steps=500, episodes=500, held_out=128
+    )
+    assert [step for step, _ in run["trained"]] == [*range(1, 17)]
     assert run["seeds"]["rise"] > 0.03
