@@ -66,7 +66,7 @@ class TinyRoom(LiveRoom):
 
 class Engine:
     """SkyRL's JAX engine with one adapter; as the client of SkyRL's generator it samples for all
-    episodes that wait at once."""
+    episodes that wait at once, by seeds in their order, since SkyRL starts them in any."""
 
     def __init__(self, folder: str, tokenizer: Any, seed: int, batch: int) -> None:
         config = JaxBackendConfig(
@@ -77,15 +77,15 @@ class Engine:
         self.backend.create_model("policy", adapter)
         self.backend.models["policy"].loaded_checkpoint_id = "live"
         self._tokenizer, self._seeds = tokenizer, itertools.count(1_000_000 * seed)
-        self._asked: list[tuple[list[int], asyncio.Future[Any]]] = []
+        self._asked: list[tuple[str, list[int], asyncio.Future[Any]]] = []
 
     async def generate(self, given: Any, model: str | None = None) -> Any:
         loop = asyncio.get_running_loop()
-        (ids,) = given["prompt_token_ids"]
-        self._asked.append((list(ids), loop.create_future()))
+        (ids,), (session,) = given["prompt_token_ids"], given["session_ids"]
+        self._asked.append((session, list(ids), loop.create_future()))
         if len(self._asked) == 1:
             loop.call_soon(self._sample)
-        sequence = await self._asked[-1][1]
+        sequence = await self._asked[-1][2]
         return {
             "responses": [self._tokenizer.decode(sequence.tokens, skip_special_tokens=True)],
             "response_ids": [list(sequence.tokens)],
@@ -94,7 +94,7 @@ class Engine:
         }
 
     def _sample(self) -> None:
-        asked, self._asked = self._asked, []
+        asked, self._asked = sorted(self._asked, key=lambda one: one[0]), []
         requests = {
             str(at): (
                 "policy",
@@ -111,10 +111,10 @@ class Engine:
                     prompt_logprobs=False,
                 ),
             )
-            for at, (ids, _) in enumerate(asked)
+            for at, (_, ids, _) in enumerate(asked)
         }
         made = self.backend.sample(prepare_sample_batch(requests))
-        for at, (_, future) in enumerate(asked):
+        for at, (*_, future) in enumerate(asked):
             future.set_result(made[str(at)].sequences[0])
 
     async def finish_session(self, session: str) -> None:
@@ -166,13 +166,14 @@ class TeacherClient:
     def __init__(self, tokenizer: Any, rows: Sequence[TaskRow], seed: int) -> None:
         env = TinyRoom.setup.make_env(rows[0].room)
         self._comments = [comment_of(env, row) for row in rows]
-        self._tokenizer, self._teacher = tokenizer, Teacher(seed)
+        self._tokenizer = tokenizer
+        self._teachers = [Teacher(len(rows) * seed + at) for at in range(len(rows))]
 
     async def generate(self, given: Any, model: str | None = None) -> Any:
         task = int(given["session_ids"][0].partition("_")[0])
         told = self._tokenizer.decode(given["prompt_token_ids"][0])
         first = told.count("<|im_start|>assistant") == 1
-        said = self._teacher.says(self._comments[task], told, first=first)
+        said = self._teachers[task].says(self._comments[task], told, first=first)
         end = self._tokenizer.eos_token
         ids = self._tokenizer(said + end, add_special_tokens=False)["input_ids"]
         return {"responses": [said], "response_ids": [ids], "stop_reasons": ["stop"]}

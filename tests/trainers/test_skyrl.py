@@ -367,9 +367,9 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
 def test_a_tiny_model_learns_in_skyrls_jax_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The short form of benchmarks/learning_skyrl.py, one seed; docs/training-runs.md has all."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    torch.set_num_threads(1)
     learning = importlib.import_module("learning_skyrl")
-    run = learning.learn(
-        0, steps=16, batch=64, warm_steps=500, episodes=500, held_out=128, max_turns=2
-    )
-    assert [step for step, _ in run["trained"]] == [*range(1, 17)]
+    options = {"warm_steps": 500, "episodes": 500, "held_out": 96, "batch": 64, "max_turns": 2}
+    run = learning.learn(0, steps=20, learning_rate=1e-3, **options)
+    assert [step for step, _ in run["trained"]] == [*range(1, 21)]
     assert run["seeds"]["rise"] > 0.03
