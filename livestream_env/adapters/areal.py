@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from uuid import uuid4
 
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, only_row, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
@@ -60,7 +60,8 @@ def _workflow() -> Any:
 
         Raises:
             MissingDependency: AReaL is not installed.
-            ValueError: two agents are to be trained, or `failed` is another word.
+            ValueError: two agents are to be trained, a partner has no seat, or `failed` is another
+                word.
         """
 
         def __init__(
@@ -82,6 +83,7 @@ def _workflow() -> Any:
                     "AReaL has one row and one reward an episode, so a workflow trains one agent,"
                     f" not {[*self.setup.agents]}; name one in `agents`: the same model plays both"
                 )
+            check_partners(self.setup, partners)
             if isinstance(tokenizer, str):
                 tokenizer = _areal("utils.hf_utils").load_hf_tokenizer(tokenizer)
             self._gconfig, self._failed, self._partners = gconfig, failed, partners

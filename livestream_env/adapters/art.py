@@ -20,7 +20,7 @@ from typing import Any
 
 from livestream_env.adapters.chat_api import arun_episode
 from livestream_env.adapters.recorded import RecordedRenderer
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
 from livestream_env.adapters.whole_turns import TurnRenderer
 from livestream_env.chat import ChatClient
@@ -47,7 +47,7 @@ class RoomRollout:
 
     Raises:
         MissingDependency: ART is not installed.
-        ValueError: two agents are to be trained.
+        ValueError: two agents are to be trained, or a partner has no seat.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class RoomRollout:
                 f" {[*self.setup.agents]}; name one in `agents`, and who plays the other in"
                 " `partners`"
             )
+        check_partners(self.setup, partners)
         self._sampling, self._partners = sampling, partners
 
     async def __call__(

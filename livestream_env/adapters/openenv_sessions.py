@@ -16,9 +16,10 @@ from typing import Any
 from livestream_env.adapters.chat_api import arun_episode
 from livestream_env.adapters.openenv import INSTALL, RAN, summary
 from livestream_env.adapters.recorded import RecordedRenderer
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
 from livestream_env.adapters.tool_loop import ToolLoop, live_setup
+from livestream_env.chat_agent import AsyncChatAgent
 from livestream_env.errors import SandboxError
 from livestream_env.rows import TrainingRow
 from livestream_env.team import Member
@@ -175,7 +176,8 @@ def _sessions() -> Any:
             options: the other arguments of `Setup`.
 
         Raises:
-            ValueError: there are agents or masks for a harness, or two agents to be trained.
+            ValueError: there are agents or masks for a harness, two agents to be trained, a
+                partner without a seat, or no such URL, model or sampling.
         """
 
         def __init__(
@@ -203,6 +205,9 @@ def _sessions() -> Any:
                 raise ValueError(
                     "a session has one reward; train one agent, `agents={'replier': 'reply'}`"
                 )
+            check_partners(setup, partners)
+            if base_url is not None:
+                AsyncChatAgent(base_url, model, extra_body=sampling)  # refuses what it cannot send
 
         def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
             """Make the session of one episode.

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from livestream_env.adapters.chat_api import arun_episode
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, trainer_module
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.text_room import TextRoom
@@ -54,6 +54,7 @@ class RoomFlow:
         **options: Any,
     ) -> None:
         self.setup = Setup(room, **options)
+        check_partners(self.setup, partners)
         self._partners, self._types = partners, types or _rllm_types()
 
     async def arun(self, task: Any, config: Any) -> Any:

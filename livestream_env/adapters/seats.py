@@ -32,3 +32,13 @@ def seated(
             raise ValueError(f"`{name}` is both trained and a partner's; leave it out of one")
     seats = {name: agent for name in TWO_AGENTS if name not in partners}
     return AgentTeam(**seats, partners=partners, is_async=is_async)
+
+
+def check_partners(setup: Setup, partners: Mapping[str, Member | None] | None) -> None:
+    """Refuse at once what `seated` would refuse in every episode, where trainers take an exception
+    for a failed episode and play another.
+
+    Raises:
+        ValueError: as `seated`.
+    """
+    seated(lambda room: None, setup, partners, is_async=True)

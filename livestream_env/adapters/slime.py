@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
@@ -67,7 +67,11 @@ def generate_with(setup: Setup, *, partners: Mapping[str, Member | None] | None 
 
     Args:
         partners: who plays a seat of two agents, untrained, by default the trained model.
+
+    Raises:
+        ValueError: a partner has no seat.
     """
+    check_partners(setup, partners)
 
     async def generate(
         args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False

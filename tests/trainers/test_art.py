@@ -395,3 +395,19 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     played = [json.loads(line) for line in lines]
     assert [one["reward"] for one in played] == [1.0, 0.0, 0.0]  # small talk, then two questions
     assert all(one["choices"] == 2 for one in played)
+
+
+@pytest.mark.parametrize(
+    ("agents", "seat", "told"),
+    [
+        ({"host": "reply"}, "replier", "no seat for replier"),
+        ({"replier": "reply"}, "replier", "both trained and a partner's"),
+        ({"replier": "reply"}, "repliers", "no `repliers`"),
+    ],
+)
+def test_a_partner_without_a_seat_is_refused_at_once(
+    agents: dict[str, str], seat: str, told: str
+) -> None:
+    partners = {seat: "chat:http://127.0.0.1:9/v1#m"}
+    with pytest.raises(ValueError, match=told):
+        RoomRollout("snacks", agents=agents, partners=partners)

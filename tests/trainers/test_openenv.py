@@ -623,3 +623,37 @@ def test_the_examples_play(name: str, monkeypatch: pytest.MonkeyPatch, capsys: A
     monkeypatch.syspath_prepend(str(folder))
     runpy.run_path(str(folder / f"{name}.py"), run_name="__main__")
     assert "reward 1.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("agents", "seat", "told"),
+    [
+        ({"host": "reply"}, "replier", "no seat for replier"),
+        ({"replier": "reply"}, "replier", "both trained and a partner's"),
+        ({"replier": "reply"}, "repliers", "no `repliers`"),
+    ],
+)
+def test_a_partner_without_a_seat_is_refused_at_once(
+    agents: dict[str, str], seat: str, told: str
+) -> None:
+    partners = {seat: "chat:http://127.0.0.1:9/v1#m"}
+    with pytest.raises(ValueError, match=told):
+        RoomSessions(
+            "snacks",
+            base_url="http://127.0.0.1:9/v1",
+            model="m",
+            agents=agents,
+            partners=partners,
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"base_url": "http://127.0.0.1:9/v1"}, "needs the name of its `model`"),
+        ({"base_url": "http://127.0.0.1:9/v1", "model": "m", "sampling": {"n": 2}}, "one answer"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_refused_at_once(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        RoomSessions("snacks", **given)
