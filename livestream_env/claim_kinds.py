@@ -17,7 +17,6 @@ _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
     r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|四季|比一|到晚|一|天"
 )
-_MOMENT = re.compile(r"(?:\A|give me|just|hang on|hold on|wait)\s?(?:for )?\Z")
 _OFF_AFTER = re.compile(
     r"\s?-?(?:off(?![a-z])|discount|less(?! )| cheaper| lower| less than|的?折扣|优惠"
     r"| (?:comes|is|gets|taken|knocked) off(?![a-z]))"
@@ -107,9 +106,6 @@ class _Reader(Prices):
             return
         if figure.is_han and figure.value in (1, 2) and _VAGUE.search(self._before(figure, 10)):
             return
-        is_moment = figure.value == 1 and figure.name in ("s", "min") and self.language == "en"
-        if is_moment and _MOMENT.search(self._before(figure, 10)) and not after.strip(" .,!;"):
-            return
         is_article = figure.is_han and figure.value == 1 and figure.name in ("d", "w", "mo", "y")
         if not (is_article and _EACH_DAY.match(after)):
             figure.kind = "time"
@@ -158,7 +154,7 @@ class _Reader(Prices):
             return
         before = self._before(figure, 14)
         is_asked_for = self.zh["count.not_before"].search(self._before(figure.first, 14))
-        if is_asked_for and figure.name != "倍" and not self.zh["count.container"].search(before):
+        if is_asked_for and not self.zh["count.container"].search(before):
             return
         is_bought = self.zh["count.not_after"].match(self._after(figure, 30))
         if not is_bought or figure.name in ("岁", "人", "位", "名"):
@@ -190,7 +186,7 @@ class _Reader(Prices):
     def _is_stock(self, figure: Figure) -> bool:
         if figure.unit not in ("bare", "piece", "thing", "pack") or figure.is_ordinal:
             return False
-        before, after = self._before(figure, 20), self._after(figure, 44)
+        before, after = self._before(figure, 20), self._after(figure, 30)
         is_stock = self._is_english_stock if self.language == "en" else self._is_chinese_stock
         if not is_stock(figure, before, after):
             return False

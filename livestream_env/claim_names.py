@@ -184,7 +184,6 @@ class NameIndex:
         self._add_short_forms()
         self._firsts = frozenset(part[0] for part in self._owners)
         self._heads = {head for name in self._names for head in _heads(name)}
-        self._inner = {head for name in self._names for head in _heads(name)[1:]}
         self._tails = {tail for name in self._names for tail in _han_tails(name)}
         self._ends = {tail[-1] for tail in self._tails}
         self._has_sibling = self._siblings()
@@ -312,10 +311,6 @@ class NameIndex:
             return _HAN_POINTED.match(after) is not None
         pointing = _LATIN_POINTING.search(before) is not None
         goes_on = _LATIN_GOES_ON.match(after) is not None
-        if (
-            part[0] in self._inner and text[stop - 1] == "s"
-        ):  # sheets of a sheet set; but not to dig
-            return True
         if part[0] not in self._heads:
             return pointing and _ONE.match(after) is not None
         if part[0] in _words().containers:
@@ -336,9 +331,7 @@ class NameIndex:
         return (owners, True) if not is_shared and self._is_weak_name(part) else (0, False)
 
     def _is_name(self, part: Part) -> bool:
-        if part[-1] in self._heads and (
-            len(part) > 1 or part[0] not in _words().weak_heads | self._inner
-        ):
+        if part[-1] in self._heads and (len(part) > 1 or part[0] not in _words().weak_heads):
             return True
         return "".join(part) in self._tails or _is_name(part)
 
@@ -405,9 +398,7 @@ def _han(part: Part) -> str:
     return "".join(token for token in part if not token.isascii())
 
 
-_AMOUNT_BEHIND = re.compile(
-    r"\s[0-9]\S*(?:\s(?:oz|pcs?|packs?|ct|count|pieces?|ml|l|g|kg|lbs?|inch(?:es)?|cm|w))?\Z"
-)
+_AMOUNT_BEHIND = re.compile(r"\s[0-9]\S*(?:\s[a-z]+)?\Z")
 
 
 def _heads(name: str) -> list[str]:

@@ -10,7 +10,6 @@ from livestream_env.claim_text import LINK, NAME, PIECE, Reading, lexicon
 from livestream_env.words import MAX_PRICE
 
 _NAMED = (NAME, LINK)
-_PURITY = re.compile(r"[足纯][金银]\s?\Z")
 _NEAR = 6
 """How many numbers before or behind another one may belong to it."""
 _DIFFERENCE = re.compile(  # 差一百块: no price of either
@@ -35,7 +34,6 @@ _A_PIECE = re.compile(
     " (?:each|apiece"
     "|a (?:piece|pair|bottle|bag|box|jar|can|bar|tube|pack|book|set|pound|tin|roll))(?![a-z])"
 )
-_ON_TERMS = re.compile(" (?:if|with|when|once)(?![a-z])")
 _FOR_SEVERAL = re.compile(r" for (?:[2-4]|two|three|four)(?=\s?[.,!]|\s?\Z)")
 _FOR = re.compile(r"for\s(?:just |only )?\Z")
 _NAMED_IS = re.compile(
@@ -49,8 +47,6 @@ _TELLS_PRICE = re.compile(
 )
 _MEMORIES = (64, 128, 256, 512)
 """Sizes of memory, in GB, as variants are called by: 256的没货."""
-_THING_ONLY = re.compile(r"\s?(?:(?![别不没多少比省贵差加减买拍满共到])[\u4e00-\u9fff]){1,5}\s?")
-"""What an amount is said of where the clause before ends with a price: 单头89，配线99."""
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
 _EACH_UNIT = re.compile(f"{PIECE}|each|per")
@@ -112,8 +108,8 @@ class Prices:
         before = self._before(figure, 20)
         if figure.is_ordinal or figure.end_of is not None or figure.value > 1e6:
             return False
-        plain = self.reading.plain[max(0, figure.start - 3) : figure.start]
-        if self.words["price.bare_not"].search(before) or _PURITY.search(plain):
+        plain = self.reading.plain[figure.start - len(before) : figure.start]
+        if self.words["price.bare_not"].search(plain):
             return False
         after = self._after(figure.last if figure.last.unit == "bare" else figure, 16)
         if self.language == "en":
@@ -127,12 +123,10 @@ class Prices:
             return True  # takes another 4 off
         if figure.value >= 3 and self._is_offered(before, after):
             return True
-        if before.endswith(" or ") and _ON_TERMS.match(after) and self._has_price(figure):
-            return True  # 14 bucks or 12 if you take two
-        if _CENTS_SHOWN.search(self.text[figure.start : figure.stop]):
-            return True
         if after.strip() and not self.words["price.bare_after"].match(after):
             return False
+        if _CENTS_SHOWN.search(self.text[figure.start : figure.stop]):
+            return True
         if figure.value >= 3 and _NAMED_IS.search(before) and not after.startswith(" for "):
             return True  # the regular one's forty-nine
         if _FOR.search(before):
@@ -141,7 +135,7 @@ class Prices:
                 return True
         if self.words["price.saved"].search(before) and not before.endswith("minus "):
             return figure.value >= 2  # I'll knock off ten
-        if before.endswith(" from ") and self._has_price(figure):
+        if before.endswith("from ") and any(f.kind == "price.plain" for f in self._earlier(figure)):
             return True  # down to thirty from forty-five
         if figure.value >= 5 and _FOR_SEVERAL.match(after):
             return True  # twenty-five for two
@@ -176,19 +170,7 @@ class Prices:
             return True
         if self.words["price.bare_before"].search(before):
             return True
-        if figure.value < 5:
-            return False
-        is_named = _THING_ONLY.fullmatch(before) is not None
-        return (is_named and self._follows_a_price(figure)) or self._ends_a_figure(figure, before)
-
-    def _has_price(self, figure: Figure) -> bool:
-        return any(other.kind.startswith("price") for other in self._earlier(figure))
-
-    def _follows_a_price(self, figure: Figure) -> bool:
-        """Tell whether the clause before ends with a price."""
-        last = self.figures[figure.place - 1] if figure.place else figure
-        is_price = last.kind.startswith("price") and last.clause == figure.clause - 1
-        return is_price and not self._after(last, 4)[:-1].strip("元块钱")
+        return figure.value >= 5 and self._ends_a_figure(figure, before)
 
     def _ends_a_figure(self, figure: Figure, before: str) -> bool:
         """Tell whether a count, a size or a price stands right before: 2件59.9, L码129."""

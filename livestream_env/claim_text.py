@@ -192,7 +192,7 @@ def voids(reading: Reading, language: str) -> list[Span]:
             found.append((reading.clauses[first].start, clause.stop, "asks"))
         for kind in ("quoted", "others") if language == "zh" else ("quoted",):
             if match := words[kind].search(body):
-                ends = words["quote_ends"].search(body, match.end() + 1)
+                ends = words["quote_ends"].search(body, match.end())
                 stop = clause.start + ends.start() if ends else clause.stop
                 found.append((clause.start + match.start(), stop, "quoted"))
         if match := words["condition"].search(body):

@@ -103,9 +103,7 @@ def find_claims(
     )
 
 
-_HALF = re.compile(
-    "半价|对折(?!叠)|砍半(?!天)|价格?(?:直接)?减半|(?<![a-z])half (?:off|price)(?![a-z])"
-)
+_HALF = re.compile("半价|对折(?!叠)|[砍减]半(?!天|年|个)|(?<![a-z])half (?:off|price)(?![a-z])")
 _LETTERS = re.compile(
     r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
     r"(?:'s(?= (?:got|gone|sold|out|in|back|left|still|available|too|all|the)(?![a-z])))?"
@@ -160,7 +158,7 @@ class _Scene:
             self.void[start:stop] = (b"\2" if kind == "condition" else b"\1") * (stop - start)
         links = list(find_links(reading.text))
         blank(reading, [(f.start, f.stop) for f in links], LINK)
-        yield from (f for f in links if self.void[f.start] != 1)
+        yield from (f for f in links if f.kind != "link" or self.void[f.start] != 1)
         self._note(mentions, links)
         yield from self._statements()
 
@@ -207,8 +205,7 @@ class _Scene:
         refused = {self._clause(f.start) for f in promises if (f.kind, f.value) == _NO_RETURN}
         letters = list(self._letter_sizes())
         sizes = sorted({(f.start, f.stop) for f in letters})
-        reach = 3 if self.language == "zh" else _IN_STOCK
-        counted = []
+        counted = set()
         for found in self._figures():
             is_boast = found.kind == "percent" and _overlaps(boasts, found.start, found.stop)
             is_refused = found.kind == "time" and self._clause(found.start) in refused
@@ -216,10 +213,10 @@ class _Scene:
             if not (is_boast or is_refused or is_size):
                 yield found
             if found.kind == "stock":
-                counted.append((found.start, found.stop + reach))
+                counted.add(self._clause(found.start))
         for found in promises:
             is_stock = (found.kind, found.value) == ("stock", "in")
-            if not (is_stock and _overlaps(counted, found.start, found.stop + 3)):
+            if not (is_stock and self._clause(found.start) in counted):
                 yield found
         yield from letters
 
@@ -341,8 +338,6 @@ class _Scene:
 
 
 _NO_RETURN = ("return", "no")
-_IN_STOCK = 16
-"""How far behind a count words may go that only say that it is of the stock: 9 tents in stock."""
 _BESIDE = 24
 """How far behind a link number the words of a variant may go."""
 _NEARBY = 60
