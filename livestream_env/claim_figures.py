@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from livestream_env._resources import data_file
-from livestream_env.claim_text import PIECE, Reading, joined, lexicon
+from livestream_env.claim_text import PIECE, Reading, lexicon
 from livestream_env.words import chinese_number
 
 
@@ -66,15 +66,13 @@ _WORDS = {word: number for number, word in enumerate(_SMALL.split())}
 _WORDS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
 _MORE = f"(?:(?: and)? (?:{_WORD})(?:[ -](?:{_WORD}))?)?"
-_NO_MORE = rf"(?:[到至重的左上半往多装大小，,。;!]|一{PIECE}|\Z)"
+_NO_MORE = rf"(?:[到至重的左上半往多，,。;!]|一{PIECE}|\Z)"  # 三两到四两, but not 两件 behind 三
 _NUMBER = re.compile(
     rf"(?=[0-9{_HAN}半a-z])(?:"  # a quick no for most characters
-    r"(?:(?<![a-z0-9.'])|(?<=[0-9m]x))(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
-    r"(?P<scale>\s?[万千百](?![克瓦米卡焦])"
-    r"|k(?![a-z0-9的高超画级版清分屏]| (?:video|camera|display|tv|uhd))|w(?=[人单件粉多+]))?"
+    r"(?<![a-z0-9.'])(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
+    r"(?P<scale>\s?[万千百](?![克瓦米卡焦])|k(?![a-z0-9])|w(?=[人单件粉多+]))?"
     r"(?P<tail>[1-9](?=[元块]))?"
-    r"|(?<![几数])(?:(?<!好)|(?<=[最刚正只]好))"
-    rf"(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
+    rf"|(?<![几数好])(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
     rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)|公?[斤升]|米))"
     rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
     rf"(?: hundred{_MORE})?|a dozen|a hundred{_MORE}"
@@ -119,10 +117,10 @@ def _unit() -> re.Pattern[str]:
     times, sizes = list(_names("times")), list(_names("sizes"))
     latin_times, latin_sizes = (list(filter(_is_latin, words)) for words in (times, sizes))
     other_times, other_sizes = ([w for w in ws if not _is_latin(w)] for ws in (times, sizes))
-    nouns = joined(lexicon("zh").table["count"]["nouns_of_pieces"])
+    nouns = lexicon("zh").table["count"]["nouns_of_pieces"]
     things = unit_table()["things"].replace(" ", "|")
     return re.compile(
-        r"(?: (?:full|whole|extra|more|solid|straight|additional|good)(?= [dhmwy]))?\s?"
+        r"(?: full| whole)?\s?"
         rf"(?P<odd>[来多余](?=[小大]?(?:{PIECE}|[人位名家次元块天斤米分])))?"
         r"(?:(?P<off>折(?!叠|伞|页|扇|痕|旧|返|线|合))|(?P<percent>%|percent(?![a-z]))"
         rf"|(?P<block>块(?!来钱)(?=\s?(?:{nouns})))"
@@ -130,7 +128,7 @@ def _unit() -> re.Pattern[str]:
         r"|(?:rmb|cny|usd|yuan|dollars?|bucks?)(?![a-z]))"
         r"|(?P<cents>cents(?![a-z])|[毛角](?!巾|绒|笔|衣|线))"
         r"|(?P<half>个半(?:小时|钟头|月|钟)|年半|天半)"
-        rf"|(?P<time>(?!秒[杀拍发空没付抢])(?:{_either(other_times)})|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
+        rf"|(?P<time>{_either(other_times)}|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
         r"|(?P<code>码(?!数|头|上))"
         rf"|(?P<size>-?(?:{_either(latin_sizes)})s?(?![a-z'])(?!(?<= [ml]) left)"
         rf"|{_either(other_sizes)}|两(?={_NO_MORE}))"

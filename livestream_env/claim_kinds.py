@@ -47,7 +47,7 @@ class _Reader(Prices):
 
     def read(self) -> list[Figure]:
         for figure in self.figures:
-            if self.language == "zh" and self._is_event(figure):
+            if self.language == "zh" and self.zh["price.bare_event"].match(self.text, figure.start):
                 continue
             self._approximate(figure)
             if figure.unit == "bare" and figure.end_of is not None:
@@ -55,11 +55,6 @@ class _Reader(Prices):
             if not self._is_stock(figure):
                 self._decide(figure)
         return [f for f in self.figures if f.kind and not f.is_used and not self._is_denied(f)]
-
-    def _is_event(self, figure: Figure) -> bool:
-        """Tell whether a number is a shopping festival: 618, 双11."""
-        pattern = self.zh["price.bare_event"]
-        return any(pattern.match(self.text, max(0, figure.start - n)) for n in (0, 1))
 
     def _approximate(self, figure: Figure) -> None:
         if self.words["approx.before"].search(self._before(figure.first, 18)):
@@ -146,8 +141,7 @@ class _Reader(Prices):
             figure.kind, figure.name = "count", names.get(word, "pieces")
 
     def _count(self, figure: Figure) -> None:
-        is_one = figure.value <= 1 and figure.name != "岁"
-        if figure.is_ordinal or is_one or figure.kind or figure.is_used:
+        if figure.is_ordinal or figure.value <= 1 or figure.kind or figure.is_used:
             return
         is_very = figure.is_han and figure.value == 10 and figure.name == "分"  # 十分好用
         if is_very or (figure.name == "款" and 1990 <= figure.value < 2100):
@@ -195,7 +189,7 @@ class _Reader(Prices):
 
     def _is_chinese_stock(self, figure: Figure, before: str, after: str) -> bool:
         is_bare = figure.unit == "bare"
-        if figure.unit == "thing":
+        if not is_bare and figure.name[:1] not in self.zh.table["stock"]["units"]:
             return False
         ends = self.zh["stock.after"].match(after) is not None
         if self.zh["stock.before"].search(before):

@@ -53,9 +53,6 @@ _EACH_UNIT = re.compile(f"{PIECE}|each|per")
 _FROM_TO = re.compile(r"(?:从|from)\s?\Z")
 _OR = re.compile("or|and|或|还是")
 _ONE_PIECE = re.compile(f"一{PIECE}[^，]{{0,5}}\\Z")
-_SMALL_PIECE = re.compile(r"一[片粒颗枚根斤克米][才就要也合是\s]{0,2}\Z")
-_AS_SOLD = re.compile(rf"\s?(?:一{PIECE}|的(?!话|总|一|到手|价))")
-"""Behind a count that tells a thing from its like rather than what an amount buys: 5条一套49."""
 _BUYS = re.compile(
     rf"(?:[{NAME}{LINK}\s]|[\u4e00-\u9fff]{{0,3}}?)[{NAME}{LINK}\s]{{0,30}}"
     r"(?:[¥:=,，\s的才只也就是要卖算给到]|一共|总共|打包|合计|加起来|特价|优惠价?|到手价?|券后价?|今天|今晚|现在"
@@ -69,7 +66,7 @@ _ENGLISH_BUYS = re.compile(
     rf"(?: (?!and|but|so)[a-z{NAME}{LINK}'-]+){{0,4}}? (?:for|are|is|at|it's|that's|/)"
     r"(?: just| only| about)? ?|/ ?"
 )
-_ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:all |(?:the |a )(?:pack|set|box|bag) of )?|/ ?)")
+_ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:(?:the |a )(?:pack|set|box|bag) of )?|/ ?)")
 
 
 class Prices:
@@ -108,8 +105,7 @@ class Prices:
         before = self._before(figure, 20)
         if figure.is_ordinal or figure.end_of is not None or figure.value > 1e6:
             return False
-        plain = self.reading.plain[figure.start - len(before) : figure.start]
-        if self.words["price.bare_not"].search(plain):
+        if self.words["price.bare_not"].search(before):
             return False
         after = self._after(figure.last if figure.last.unit == "bare" else figure, 16)
         if self.language == "en":
@@ -135,8 +131,6 @@ class Prices:
                 return True
         if self.words["price.saved"].search(before) and not before.endswith("minus "):
             return figure.value >= 2  # I'll knock off ten
-        if before.endswith("from ") and any(f.kind == "price.plain" for f in self._earlier(figure)):
-            return True  # down to thirty from forty-five
         if figure.value >= 5 and _FOR_SEVERAL.match(after):
             return True  # twenty-five for two
         tells = self.words["price.bare_before"].search(before) and _TELLS_PRICE.search(before)
@@ -238,8 +232,6 @@ class Prices:
         figure.pieces = figure.pieces or self._bundle_before(figure) or self._bundle_after(figure)
         if figure.pieces:
             return "bundle"
-        if _SMALL_PIECE.search(before):
-            return "each"
         hint = self.words["price.each_hint"].search(before[-12:])
         if hint and (_EACH_UNIT.search(after[:4]) or _ONE_PIECE.search(before)):
             return "each"
@@ -284,7 +276,7 @@ class Prices:
             return is_plain and _ENGLISH_BUYS.fullmatch(gap) is not None
         if count.unit != "piece" or self.zh["count.container"].search(self._before(count, 14)):
             return False
-        return _BUYS.fullmatch(gap) is not None and not _AS_SOLD.match(gap)
+        return _BUYS.fullmatch(gap) is not None
 
     def _bundle_after(self, figure: Figure) -> int | None:
         """Return how many pieces an amount buys, where the clause says so behind it: 99两件."""
