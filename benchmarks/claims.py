@@ -1,8 +1,8 @@
 """How well claims are found in hosts' replies: precision and recall of their labels.
 
 Run `python benchmarks/claims.py`. `last` was written by someone who saw neither the code nor the
-rest. `unseen` was written and labelled by someone else who had seen neither code nor cases, after
-most of the rules; its labels are not adjusted. Tune on the first part only.
+rest. `unseen` and `fresh` were written and labelled by others who had seen neither code nor cases,
+after the rules; their labels are not adjusted. Tune on the first part only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Counts(NamedTuple):
 
 
 def load(part: str) -> Any:
-    """Read one part of the measurement set: `first`, `last` or `unseen`."""
+    """Read one part of the measurement set: `first`, `last`, `unseen` or `fresh`."""
     return json.loads((SETS / f"{part}.json").read_text(encoding="utf-8"))
 
 
@@ -115,13 +115,10 @@ def main() -> None:
     show = "show" in sys.argv[1:]
     counts = {"first": measure(first, show=show)}
     if not show:
-        unseen = load("unseen")
-        counts["last"], counts["unseen"] = measure(load("last")), measure(unseen)
+        counts |= {part: measure(load(part)) for part in ("last", "unseen", "fresh")}
         counts["all"] = Counts(*map(sum, zip(*counts.values(), strict=True)))
     for name, count in counts.items():
         print(f"{name:6} P {count.precision:.4f}  R {count.recall:.4f}  of {count.there} labels")
-    if not show:
-        print(f"unseen: {unseen['about']}")
     print(f"{milliseconds(first):.3f} ms a reply")
 
 
