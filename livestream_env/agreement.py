@@ -119,6 +119,7 @@ def _leaning(straight: Side, exchanged: Side) -> int | None:
 
 def length_slope(lengths: Sequence[int], values: Sequence[float]) -> float | None:
     """Return what 100 more characters add to a value, by least squares; `None` for one length."""
+    if len(set(lengths)) < 2:
+        return None
     x, y = np.asarray(lengths, dtype=float) / 100, np.asarray(values, dtype=float)
-    spread = ((x - x.mean()) ** 2).sum() if len(x) else 0.0
-    return float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread else None
+    return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())

@@ -28,6 +28,8 @@ from livestream_env.judges import ChatJudge, Judgement
 
 CLASSES = 3
 ENOUGH_KAPPA = 0.6
+ENOUGH_JUDGED = 0.9
+"""Share of the cases that need a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,9 @@ class Calibration:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the judge may be trained on."""
-        return self.plain_kappa is not None and self.plain_kappa >= ENOUGH_KAPPA
+        """Whether the judge may be trained on: it agrees, and gives a verdict nearly always."""
+        has_judged = self.judged >= ENOUGH_JUDGED * self.cases
+        return has_judged and self.plain_kappa is not None and self.plain_kappa >= ENOUGH_KAPPA
 
 
 def calibrate(

@@ -174,7 +174,8 @@ def _print_report(result: Calibration, budget: Budget, args: argparse.Namespace)
     low, high = result.right_interval
     print(f"right {_share(result.right, result.judged)}, 95 % [{low:.3f}, {high:.3f}]")
     kappas = f"kappa {_number(result.plain_kappa)}, quadratic {_number(result.quadratic_kappa)}"
-    print(f"{kappas}: {'enough' if result.is_enough else 'not enough'} (0.6 is needed)")
+    verdict = "enough" if result.is_enough else "not enough"
+    print(f"{kappas}: {verdict} (0.6 is needed, and 90 % judged)")
     rows = [(f"label {i}", *map(str, row)) for i, row in enumerate(result.table.tolist())]
     print_table(("", "given 0", "given 1", "given 2"), rows)
     for line in (*_noise_lines(result), *_bias_lines(result), _cost_line(budget)):

@@ -105,6 +105,7 @@ def gigpo(
     owners = np.repeat(np.arange(len(lengths)), lengths)
     is_first = _step_starts(steps, lengths, owners)
     totals = np.bincount(owners[is_first], rewards[is_first], minlength=len(lengths))
+    totals = np.where(np.asarray(lengths, dtype=np.intp) == 0, np.nan, totals)  # no return of 0
     returns = _returns(rewards[is_first], owners[is_first], gamma)[np.cumsum(is_first) - 1]
     returns[np.isnan(totals)[owners]] = np.nan
     keys = _states(anchors, group_codes(groups, len(lengths)), np.isnan(totals))

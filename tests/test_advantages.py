@@ -456,6 +456,13 @@ def test_step_returns_are_discounted():
     assert discounted_returns([], 0.95).shape == (0,)
 
 
+def test_gigpo_leaves_out_a_trajectory_without_steps():
+    first, second, none = gigpo([[1.0], [0.0], []], [["a"], ["a"], []])
+    alone = gigpo([[1.0], [0.0]], [["a"], ["a"]])
+    assert (first.tolist(), second.tolist()) == tuple(one.tolist() for one in alone)
+    assert none.size == 0
+
+
 def test_gigpo_keeps_groups_apart():
     twice = gigpo(STEP_REWARDS * 2, ANCHORS * 2, ["x"] * 4 + ["y"] * 4)
     once = gigpo(STEP_REWARDS, ANCHORS)

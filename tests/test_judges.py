@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from gateway_for_tests import Gateway, completion, error, send, served
 from rooms_for_tests import small_room
@@ -32,7 +33,7 @@ from livestream_env.agreement import (
     signal_left,
     wilson,
 )
-from livestream_env.calibration import calibrate
+from livestream_env.calibration import Calibration, calibrate
 from livestream_env.chat import ChatClient
 from livestream_env.cli import main
 from livestream_env.cli_judge import METRIC_NAMES
@@ -807,6 +808,7 @@ def test_retest_and_length_slope() -> None:
     assert retest([], []) is None
     assert length_slope([0, 100, 200], [0.0, 0.1, 0.2]) == pytest.approx(0.1)
     assert length_slope([50, 50], [0.0, 1.0]) is None
+    assert length_slope([7] * 3, [0.1, 0.9, 0.4]) is None
     assert length_slope([], []) is None
 
 
@@ -876,6 +878,15 @@ def test_a_judge_that_agrees_with_the_labels_is_found_good() -> None:
     assert (result.pairs_right, result.slope, result.failures) == (60, 0.0, {})
     assert result.is_enough
     assert len(gateway.requests) == 1 + 2 * 60 + 2 * 60
+
+
+@pytest.mark.parametrize(("judged", "enough"), [(54, True), (53, False), (3, False)])
+def test_a_judge_that_seldom_answers_is_not_enough(judged: int, enough: bool) -> None:
+    """Of 60 cases; those that were judged are all right."""
+    table = np.diag([1, 1, judged - 2])
+    result = Calibration(60, {"judge_error": 60 - judged}, "", table, None, None, 0, None)
+    assert result.plain_kappa == 1.0
+    assert result.is_enough == enough
 
 
 def test_a_judge_with_a_bias_is_found_out() -> None:
