@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -227,6 +228,26 @@ def breaks_at_once(room: le.Room) -> Breaking:
 def breaks_later(room: le.Room) -> Breaking:
     """Make a sandbox whose second call fails."""
     return Breaking(room, 1)
+
+
+def breaks_some(*fails: int) -> Callable[[le.Room], LocalSandbox]:
+    """Make sandboxes of which some, counted from 0, cannot be had: a member of a group."""
+    made = itertools.count()
+
+    def make(room: le.Room) -> LocalSandbox:
+        if next(made) in fails:
+            raise le.SandboxUnavailable("down")
+        return LocalSandbox(room, embedder="lexical")
+
+    return make
+
+
+WITHOUT_A_SEAT = [
+    ({"host": "reply"}, "replier", "no seat for replier"),
+    ({"replier": "reply"}, "replier", "both trained and a partner's"),
+    ({"replier": "reply"}, "repliers", "no `repliers`"),
+]
+"""(trained agents, a partner's seat, what is told of it)."""
 
 
 @le.tool

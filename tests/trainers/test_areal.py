@@ -27,7 +27,16 @@ from areal.infra import RemoteInfEngine, check_trajectory_format
 from areal.trainer.ppo.actor import PPOActor
 from areal.utils import stats_tracker
 from areal.utils.data import Normalization, concat_padded_tensors
-from conformance import CASES, ONE_AGENT_CASES, Case, assert_same, expected, tokenizer_of
+from conformance import (
+    CASES,
+    ONE_AGENT_CASES,
+    WITHOUT_A_SEAT,
+    Case,
+    assert_same,
+    breaks_some,
+    expected,
+    tokenizer_of,
+)
 from gateway_for_tests import send, served
 from slime_for_tests import Router
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -213,18 +222,6 @@ def test_a_reward_reaches_what_is_trained_wherever_it_stands(masker: Any, areal:
     assert set(row[trained].tolist()) == {1.0}
 
 
-def fails_second() -> Callable[[le.Room], le.LocalSandbox]:
-    """Make sandboxes of which the second cannot be had."""
-    made = iter(range(1000))
-
-    def sandbox(room: le.Room) -> le.LocalSandbox:
-        if next(made) == 1:
-            raise le.SandboxUnavailable("down")
-        return le.LocalSandbox(room, embedder="lexical")
-
-    return sandbox
-
-
 @pytest.mark.row("R42")
 def test_a_failed_member_takes_its_group_with_it_and_areal_plays_another() -> None:
     """Groups are counted off by their size, so a smaller one would spoil all behind it."""
@@ -233,7 +230,7 @@ def test_a_failed_member_takes_its_group_with_it_and_areal_plays_another() -> No
     stats_tracker.export_all()
     with initialized() as areal:  # its own, because AReaL plays ahead
         areal.follows(case)
-        workflow = workflow_of(case, sandbox=fails_second())
+        workflow = workflow_of(case, sandbox=breaks_some(1))
         groups = areal.engine.prepare_batch(rows, workflow, group_size=3)
     assert [group["rewards"].tolist() for group in groups] == [[1.0] * 3] * 2
     assert stats_tracker.export_all()["rollout/rejected__count"] == 1
@@ -242,7 +239,7 @@ def test_a_failed_member_takes_its_group_with_it_and_areal_plays_another() -> No
 @pytest.mark.row("R42")
 def test_a_failed_member_can_leave_the_rest_of_its_group(areal: Areal) -> None:
     case = CASES["looked up"]
-    workflow = workflow_of(case, sandbox=fails_second(), failed="member")
+    workflow = workflow_of(case, sandbox=breaks_some(1), failed="member")
     group = areal.play(case, workflow, group_size=3)
     assert group["rewards"].tolist() == [1.0, 1.0]
     failed = CASES["failed call"]
@@ -410,14 +407,7 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     assert all(not math.isnan(one["reward"]) for one in played)
 
 
-@pytest.mark.parametrize(
-    ("agents", "seat", "told"),
-    [
-        ({"host": "reply"}, "replier", "no seat for replier"),
-        ({"replier": "reply"}, "replier", "both trained and a partner's"),
-        ({"replier": "reply"}, "repliers", "no `repliers`"),
-    ],
-)
+@pytest.mark.parametrize(("agents", "seat", "told"), WITHOUT_A_SEAT)
 def test_a_partner_without_a_seat_is_refused_at_once(
     agents: dict[str, str], seat: str, told: str
 ) -> None:

@@ -21,8 +21,10 @@ from conformance import (
     CASES,
     ONE_AGENT_CASES,
     REPLIED,
+    WITHOUT_A_SEAT,
     Case,
     assert_same,
+    breaks_some,
     expected,
     tokenizer_of,
 )
@@ -225,28 +227,16 @@ def gather(case: Case, *, size: int, max_exceptions: float, **options: Any) -> l
         return asyncio.run(gathered(url))
 
 
-def sometimes() -> Any:
-    """Make sandboxes of which the second cannot be had."""
-    made = iter(range(99))
-
-    def sandbox(room: le.Room) -> le.LocalSandbox:
-        if next(made) == 1:
-            raise le.SandboxUnavailable("down")
-        return le.LocalSandbox(room, embedder="lexical")
-
-    return sandbox
-
-
 @pytest.mark.row("R42")
 def test_a_failed_member_is_an_exception_of_its_group() -> None:
     case = CASES["looked up"]
-    [group] = gather(case, size=3, max_exceptions=1, sandbox=sometimes())
+    [group] = gather(case, size=3, max_exceptions=1, sandbox=breaks_some(1))
     assert [one.reward for one in group] == [1.0, 1.0]
     [left_out] = group.exceptions
     assert "env_error" in left_out.message
     assert [one.advantage for one in tokenized(*group)] == [0.0, 0.0]
     with pytest.raises(RuntimeError, match="is left out: env_error"):
-        gather(case, size=3, max_exceptions=0, sandbox=sometimes())
+        gather(case, size=3, max_exceptions=0, sandbox=breaks_some(1))
 
 
 @pytest.mark.row("R42")
@@ -397,14 +387,7 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     assert all(one["choices"] == 2 for one in played)
 
 
-@pytest.mark.parametrize(
-    ("agents", "seat", "told"),
-    [
-        ({"host": "reply"}, "replier", "no seat for replier"),
-        ({"replier": "reply"}, "replier", "both trained and a partner's"),
-        ({"replier": "reply"}, "repliers", "no `repliers`"),
-    ],
-)
+@pytest.mark.parametrize(("agents", "seat", "told"), WITHOUT_A_SEAT)
 def test_a_partner_without_a_seat_is_refused_at_once(
     agents: dict[str, str], seat: str, told: str
 ) -> None:

@@ -24,10 +24,12 @@ from conformance import (
     PRICE,
     REPLIED,
     RULE,
+    WITHOUT_A_SEAT,
     Case,
     Line,
     Shown,
     assert_same,
+    breaks_some,
     expected,
     said_in,
     tokenizer_of,
@@ -390,15 +392,9 @@ def test_tools_are_listed_and_called_over_the_bridge_of_opaque_harnesses() -> No
 
 def test_a_collector_keeps_no_failed_episode(tmp_path: Path) -> None:
     case = CASES["looked up"]
-    made = iter(range(99))
-
-    def sometimes(room: le.Room) -> le.LocalSandbox:
-        if next(made) == 0:  # the first session's; a session's second sandbox scores it
-            raise le.SandboxUnavailable("down")
-        return le.LocalSandbox(room, embedder="lexical")
-
+    first = breaks_some(0)  # the first session's; a session's second sandbox scores it
     for folder, sandbox, counts in (
-        ("some", sometimes, (1, 1)),
+        ("some", first, (1, 1)),
         ("none", CASES["failed call"].options["sandbox"], (0, 2)),
     ):
         out = RolloutSerializer(tmp_path / folder)
@@ -625,14 +621,7 @@ def test_the_examples_play(name: str, monkeypatch: pytest.MonkeyPatch, capsys: A
     assert "reward 1.0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("agents", "seat", "told"),
-    [
-        ({"host": "reply"}, "replier", "no seat for replier"),
-        ({"replier": "reply"}, "replier", "both trained and a partner's"),
-        ({"replier": "reply"}, "repliers", "no `repliers`"),
-    ],
-)
+@pytest.mark.parametrize(("agents", "seat", "told"), WITHOUT_A_SEAT)
 def test_a_partner_without_a_seat_is_refused_at_once(
     agents: dict[str, str], seat: str, told: str
 ) -> None:

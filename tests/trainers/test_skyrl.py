@@ -22,6 +22,7 @@ from conformance import (
     PRICE,
     Case,
     assert_same,
+    breaks_some,
     expected,
     said_in,
     tokenizer_of,
@@ -230,22 +231,10 @@ def test_a_masker_that_cuts_shortens_the_response() -> None:
 # --- groups, failures, limits -----------------------------------------------------------------
 
 
-def sometimes(fails: Sequence[int]) -> Any:
-    """Make sandboxes some of which, counted from 0, cannot be reached."""
-    made = iter(range(100))
-
-    def make(room: le.Room) -> le.LocalSandbox:
-        if next(made) in fails:
-            raise le.SandboxUnavailable("down")
-        return le.LocalSandbox(room, embedder="lexical")
-
-    return make
-
-
 @pytest.mark.row("R42")
 def test_a_failed_environment_is_masked_and_moves_no_mean() -> None:
     case = CASES["looked up"]
-    setup = Setup("snacks", sandbox=sometimes([1]))
+    setup = Setup("snacks", sandbox=breaks_some(1))
     output = play(case, n=4, setup=setup)
     (at,) = [at for at, why in enumerate(output["stop_reasons"]) if why.startswith("left out")]
     assert output["stop_reasons"][at] == "left out: env_error: SandboxUnavailable: down"

@@ -18,7 +18,16 @@ import numpy as np
 import pytest
 import torch
 import verl
-from conformance import CASES, ONE_AGENT_CASES, PRICE, Case, assert_same, expected, tokenizer_of
+from conformance import (
+    CASES,
+    ONE_AGENT_CASES,
+    PRICE,
+    Case,
+    assert_same,
+    breaks_some,
+    expected,
+    tokenizer_of,
+)
 from hydra import compose, initialize_config_dir
 from transformers import Qwen2Config
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
@@ -314,14 +323,7 @@ def test_a_failed_member_has_no_row_and_no_reward(
     rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES["looked up"]
-    made = iter(range(9))
-
-    def sometimes(room: le.Room) -> Any:
-        if next(made) == 1:
-            raise le.SandboxUnavailable("down")
-        return le.LocalSandbox(room, embedder="lexical")
-
-    monkeypatch.setattr(CaseLoop, "setup", Setup("snacks", sandbox=sometimes))
+    monkeypatch.setattr(CaseLoop, "setup", Setup("snacks", sandbox=breaks_some(1)))
     queue = rollouts.play(Server(case), [case.row], n=3)
     assert sorted(key.split("_")[1] for key in queue.rows) == ["0", "2"]
     assert list(queue.status.values()) == ["failure"]
