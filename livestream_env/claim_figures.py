@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from livestream_env._resources import data_file
-from livestream_env.claim_text import PIECE, Reading, lexicon
+from livestream_env.claim_text import NAME, PIECE, Reading, joined, lexicon
 from livestream_env.words import chinese_number
 
 
@@ -66,13 +66,16 @@ _WORDS = {word: number for number, word in enumerate(_SMALL.split())}
 _WORDS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
 _MORE = f"(?:(?: and)? (?:{_WORD})(?:[ -](?:{_WORD}))?)?"
-_NO_MORE = rf"(?:[到至重的左上半往多，,。;!]|一{PIECE}|\Z)"  # 三两到四两, but not 两件 behind 三
+# 三两到四两, but not 两件 behind 三
+_NO_MORE = rf"(?:[到至重的左上半往多装大小，,。;!]|一{PIECE}|\Z)"
 _NUMBER = re.compile(
     rf"(?=[0-9{_HAN}半a-z])(?:"  # a quick no for most characters
-    r"(?<![a-z0-9.'])(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
-    r"(?P<scale>\s?[万千百](?![克瓦米卡焦])|k(?![a-z0-9])|w(?=[人单件粉多+]))?"
+    r"(?:(?<![a-z0-9.'])|(?<=[0-9m]x))(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
+    r"(?P<scale>\s?[万千百](?![克瓦米卡焦])"
+    r"|k(?![a-z0-9的高超画级版清分屏]| (?:video|camera|display|tv|uhd))|w(?=[人单件粉多+]))?"
     r"(?P<tail>[1-9](?=[元块]))?"
-    rf"|(?<![几数好])(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
+    r"|(?<![几数])(?:(?<!好)|(?<=[最刚正只]好))"
+    rf"(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
     rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)|公?[斤升]|米))"
     rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
     rf"(?: hundred{_MORE})?|a dozen|a hundred{_MORE}"
@@ -117,18 +120,20 @@ def _unit() -> re.Pattern[str]:
     times, sizes = list(_names("times")), list(_names("sizes"))
     latin_times, latin_sizes = (list(filter(_is_latin, words)) for words in (times, sizes))
     other_times, other_sizes = ([w for w in ws if not _is_latin(w)] for ws in (times, sizes))
-    nouns = lexicon("zh").table["count"]["nouns_of_pieces"]
+    count = lexicon("zh").table["count"]
+    nouns, acts = joined(count["nouns_of_pieces"]), joined(count["done_with_pieces"])
     things = unit_table()["things"].replace(" ", "|")
     return re.compile(
-        r"(?: full| whole)?\s?"
+        r"(?:\+|-plus| plus)?"
+        r"(?: (?:full|whole|extra|more|solid|straight|additional|good)(?= [dhmwy]))?\s?"
         rf"(?P<odd>[来多余](?=[小大]?(?:{PIECE}|[人位名家次元块天斤米分])))?"
         r"(?:(?P<off>折(?!叠|伞|页|扇|痕|旧|返|线|合))|(?P<percent>%|percent(?![a-z]))"
-        rf"|(?P<block>块(?!来钱)(?=\s?(?:{nouns})))"
+        rf"|(?P<block>块(?!来钱)(?=\s?(?:{nouns})|(?<=[1-9一两二三四五六七八九]块)(?<![0-9十百].块)(?:{acts})))"
         r"|(?P<money>元|块(?!儿)|美元|美金|刀(?=[，,。!]|\Z)"
         r"|(?:rmb|cny|usd|yuan|dollars?|bucks?)(?![a-z]))"
         r"|(?P<cents>cents(?![a-z])|[毛角](?!巾|绒|笔|衣|线))"
         r"|(?P<half>个半(?:小时|钟头|月|钟)|年半|天半)"
-        rf"|(?P<time>{_either(other_times)}|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
+        rf"|(?P<time>(?!秒[杀拍发空没付抢])(?:{_either(other_times)})|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
         r"|(?P<code>码(?!数|头|上))"
         rf"|(?P<size>-?(?:{_either(latin_sizes)})s?(?![a-z'])(?!(?<= [ml]) left)"
         rf"|{_either(other_sizes)}|两(?={_NO_MORE}))"
@@ -145,7 +150,7 @@ def has_unit(text: str) -> bool:
 _MONEY_MARK = re.compile(r"(?:us|hk)?[¥$€£]\s?\Z|(?<![a-z])(?:rmb|usd|cny)\s?\Z")
 _MONEY_AGAIN = re.compile(r"\s?(?:元|块钱?|(?:dollars?|usd)(?![a-z]))")
 _CENTS = re.compile(
-    rf"(?P<half>半)|(?P<digits>[0-9]{{1,2}})(?![0-9.])[毛角]?|(?P<han>[{_HAN_DIGIT}])"
+    rf"(?P<half>半)|(?P<digits>[0-9]{{1,2}})(?![0-9.])[毛角]?|(?P<han>[{_HAN_DIGIT}])(?!口)"
     rf"(?:[毛角](?P<more>[{_HAN_DIGIT}](?![件个袋瓶盒包条支双套]))?)?"
 )
 _MONEY_TAIL = re.compile("[来多]?钱|整|人民币")
@@ -161,7 +166,7 @@ _RANGE = re.compile(
 _TIGHT_RANGE = re.compile(r"\s?(?:--?|~|到|至|to)\s?[¥$€£]?\s?")
 _DIMENSIONS = re.compile(r"\s?(?:cm|厘米|mm|毫米|米|m|inch(?:es)?|\"|in)?\s?(?:[x乘]| by )\s?")
 _AFTER_LETTERS = re.compile(r"[a-z]-\Z")  # A-100
-_LEFT = re.compile(r"\s(?:[a-z]{1,12}\s)?(?:left|remaining)(?![a-z])")
+_LEFT = re.compile(rf"\s(?:[a-z{NAME}]{{1,24}}\s){{0,3}}(?:left|remaining)(?![a-z])")
 _FOR_A_TIME = re.compile(
     "(?:in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
     r"(?: like)?\s\Z"
@@ -201,6 +206,7 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
         values[-1] += 0.5
     if match["word"] in ("a", "an") and not (
         _A_DOLLAR.match(text, stop)
+        or text.startswith((" full ", " whole "), stop)
         or _FOR_A_TIME.search(text[max(0, start - 12) : start])
         or _AT_MOST.match(text, stop)
         or _HALVED.match(text, stop)
@@ -221,7 +227,8 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
     is_article = match["word"] in ("a", "an", "one") and figure.unit == "bare"
     if is_article and not _LEFT.match(text, stop):
         return
-    figure.is_ordinal = before.rstrip()[-1:] in tuple("第初")
+    is_second = text.startswith("二次", start) and figure.unit == "thing"  # 二次销售
+    figure.is_ordinal = is_second or before.rstrip()[-1:] in tuple("第初")
     if len(values) == 2:
         low = replace(figure)
         figure.value, figure.end_of, low.partner = values[1], low, figure

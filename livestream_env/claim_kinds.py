@@ -17,6 +17,7 @@ _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
     r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|四季|比一|到晚|一|天"
 )
+_MOMENT = re.compile(r"(?:\A|give me|just|hang on|hold on|wait)\s?(?:for )?\Z")
 _OFF_AFTER = re.compile(
     r"\s?-?(?:off(?![a-z])|discount|less(?! )| cheaper| lower| less than|的?折扣|优惠"
     r"| (?:comes|is|gets|taken|knocked) off(?![a-z]))"
@@ -47,7 +48,7 @@ class _Reader(Prices):
 
     def read(self) -> list[Figure]:
         for figure in self.figures:
-            if self.language == "zh" and self.zh["price.bare_event"].match(self.text, figure.start):
+            if self.language == "zh" and self._is_event(figure):
                 continue
             self._approximate(figure)
             if figure.unit == "bare" and figure.end_of is not None:
@@ -55,6 +56,11 @@ class _Reader(Prices):
             if not self._is_stock(figure):
                 self._decide(figure)
         return [f for f in self.figures if f.kind and not f.is_used and not self._is_denied(f)]
+
+    def _is_event(self, figure: Figure) -> bool:
+        """Tell whether a number is a shopping festival: 618, 双11."""
+        pattern = self.zh["price.bare_event"]
+        return any(pattern.match(self.text, max(0, figure.start - n)) for n in (0, 1))
 
     def _approximate(self, figure: Figure) -> None:
         if self.words["approx.before"].search(self._before(figure.first, 18)):
@@ -101,6 +107,9 @@ class _Reader(Prices):
             return
         if figure.is_han and figure.value in (1, 2) and _VAGUE.search(self._before(figure, 10)):
             return
+        is_moment = figure.value == 1 and figure.name in ("s", "min") and self.language == "en"
+        if is_moment and _MOMENT.search(self._before(figure, 10)) and not after.strip(" .,!;"):
+            return
         is_article = figure.is_han and figure.value == 1 and figure.name in ("d", "w", "mo", "y")
         if not (is_article and _EACH_DAY.match(after)):
             figure.kind = "time"
@@ -141,14 +150,15 @@ class _Reader(Prices):
             figure.kind, figure.name = "count", names.get(word, "pieces")
 
     def _count(self, figure: Figure) -> None:
-        if figure.is_ordinal or figure.value <= 1 or figure.kind or figure.is_used:
+        is_one = figure.value <= 1 and figure.name != "岁"
+        if figure.is_ordinal or is_one or figure.kind or figure.is_used:
             return
         is_very = figure.is_han and figure.value == 10 and figure.name == "分"  # 十分好用
         if is_very or (figure.name == "款" and 1990 <= figure.value < 2100):
             return
         before = self._before(figure, 14)
         is_asked_for = self.zh["count.not_before"].search(self._before(figure.first, 14))
-        if is_asked_for and not self.zh["count.container"].search(before):
+        if is_asked_for and figure.name != "倍" and not self.zh["count.container"].search(before):
             return
         is_bought = self.zh["count.not_after"].match(self._after(figure, 30))
         if not is_bought or figure.name in ("岁", "人", "位", "名"):
@@ -180,7 +190,7 @@ class _Reader(Prices):
     def _is_stock(self, figure: Figure) -> bool:
         if figure.unit not in ("bare", "piece", "thing", "pack") or figure.is_ordinal:
             return False
-        before, after = self._before(figure, 20), self._after(figure, 30)
+        before, after = self._before(figure, 20), self._after(figure, 44)
         is_stock = self._is_english_stock if self.language == "en" else self._is_chinese_stock
         if not is_stock(figure, before, after):
             return False
@@ -189,7 +199,7 @@ class _Reader(Prices):
 
     def _is_chinese_stock(self, figure: Figure, before: str, after: str) -> bool:
         is_bare = figure.unit == "bare"
-        if not is_bare and figure.name[:1] not in self.zh.table["stock"]["units"]:
+        if figure.unit == "thing":
             return False
         ends = self.zh["stock.after"].match(after) is not None
         if self.zh["stock.before"].search(before):

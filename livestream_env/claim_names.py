@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from livestream_env._resources import data_file
+from livestream_env.claim_text import PIECE
 from livestream_env.rooms import Sku
 from livestream_env.words import chinese_number, fold
 
@@ -47,6 +48,11 @@ _UNITS = {"g": "克", "kg": "公斤", "ml": "毫升", "l": "升", "cm": "厘米"
 _JOINTS = frozenset(("", " ", "-", "/", "+", "·", "&", " & ", "'", ", "))
 _LONGEST_PART = 24
 _LONGEST_NAME = 120
+
+_PLAIN = re.compile(
+    r"(?<![a-z])(?:plain|regular|normal|standard|basic|base|non-pro) \Z"
+    r"|(?:普通|基础|标准)[的款版]?的?\Z"
+)
 
 # What makes a common word name the one product that has it: 静音的那台, the cream, Case is $9.
 _HAN_POINTED = re.compile("的?[那这]?[款个台件种版只双条](?!月|人|小时|星期)|的[那这]")
@@ -177,12 +183,13 @@ class NameIndex:
         self._add_spoken()
         self._add_short_forms()
         self._firsts = frozenset(part[0] for part in self._owners)
-        self._heads = {head for name in self._names if (head := _head(name))}
+        self._heads = {head for name in self._names for head in _heads(name)}
+        self._inner = {head for name in self._names for head in _heads(name)[1:]}
         self._tails = {tail for name in self._names for tail in _han_tails(name)}
         self._ends = {tail[-1] for tail in self._tails}
         self._has_sibling = self._siblings()
         self._specs = {p.product_id: Specs(p.skus) for p in products if p.skus}
-        self._verdicts: dict[Part, tuple[int, bool] | None] = {}
+        self._verdicts: dict[Part, tuple[int, bool]] = {}
 
     def _share_spec_words(self) -> None:
         """Make parts of names ambiguous that another product's variants are called by: the gift
@@ -218,8 +225,9 @@ class NameIndex:
             if owners & (owners - 1) and shared >= 2:
                 bits |= owners
         for number, name in enumerate(self._names):
-            if end := _head(name) or "".join(_han_tails(name)[:1]):
+            for end in (_heads(name) or _han_tails(name))[:1]:
                 ends[end] = ends.get(end, 0) | 1 << number
+        self._things = ends
         return sum((b for b in ends.values() if b & (b - 1)), 0) | bits
 
     def mentions(self, text: str) -> Iterator[Mention]:
@@ -230,16 +238,17 @@ class NameIndex:
             if tokens[place][0] not in self._firsts:
                 place += 1
                 continue
-            owner, stop = None, self._longest(text, tokens, place)
+            owners, stop = 0, self._longest(text, tokens, place)
             while stop > place:
-                owner = self._owner(text, tokens, place, stop)
-                if owner is not None:
+                owners = self._named(text, tokens, place, stop)
+                if owners:
                     break
                 stop -= 1
-            if owner is None:
+            if not owners:
                 place += 1
                 continue
-            product = self.products[owner].product_id if owner >= 0 else None
+            is_shared = owners & (owners - 1)
+            product = None if is_shared else self.products[owners.bit_length() - 1].product_id
             yield Mention(tokens[place][1], tokens[stop - 1][2], product)
             place = stop
 
@@ -263,20 +272,33 @@ class NameIndex:
             stop += 1
         return stop
 
-    def _owner(self, text: str, tokens: list[Token], start: int, stop: int) -> int | None:
-        """Return the number of the product named, -1 for several, None for no name."""
+    def _named(self, text: str, tokens: list[Token], start: int, stop: int) -> int:
+        """Return as bits the products that a run of tokens may name, 0 where it is no name."""
         part = tuple(token for token, _, _ in tokens[start:stop])
         if part not in self._verdicts:
             self._verdicts[part] = self._verdict(part)
-        verdict = self._verdicts[part]
+        owners, is_weak = self._verdicts[part]
         first, last = tokens[start][1], tokens[stop - 1][2]
-        if verdict is None or _cuts(text, first) or _cuts(text, last):
-            return None
-        owner, is_weak = verdict
-        is_model = len(part) == 2 and len(part[0]) == 1 and part[0].isascii()
-        if is_model and tokens[start][2] != tokens[start + 1][1]:  # "a 2 pack"
-            return None
-        return None if is_weak and not self._is_pointed_at(part, text, first, last) else owner
+        if not owners or _cuts(text, first) or _cuts(text, last):
+            return 0
+        is_short = len(part) == 2 and len(part[0]) == 1 and part[0].isascii()
+        if is_short and tokens[start][2] != tokens[start + 1][1]:  # "a 2 pack"
+            return 0
+        if owners & (owners - 1):
+            is_model = any(_is_latin(a) and b[0].isdigit() for a, b in pairwise(part))
+            is_plain = is_model or _PLAIN.search(text[max(0, first - 10) : first])
+            return (self._plain_one(owners) if is_plain else 0) or owners
+        return 0 if is_weak and not self._is_pointed_at(part, text, first, last) else owners
+
+    def _plain_one(self, owners: int) -> int:
+        """Return the product whose name all the others' only add to: the K2 beside K2 Max."""
+        words = {
+            number: {token for token, _, _ in _tokens(name)}
+            for number, name in enumerate(self._names)
+            if owners >> number & 1
+        }
+        least = [n for n, its in words.items() if all(its <= other for other in words.values())]
+        return 1 << least[0] if len(least) == 1 else 0
 
     def _is_pointed_at(self, part: Part, text: str, start: int, stop: int) -> bool:
         """Tell whether the words around a common word make it a name."""
@@ -290,23 +312,33 @@ class NameIndex:
             return _HAN_POINTED.match(after) is not None
         pointing = _LATIN_POINTING.search(before) is not None
         goes_on = _LATIN_GOES_ON.match(after) is not None
+        if (
+            part[0] in self._inner and text[stop - 1] == "s"
+        ):  # sheets of a sheet set; but not to dig
+            return True
         if part[0] not in self._heads:
             return pointing and _ONE.match(after) is not None
         if part[0] in _words().containers:
             return goes_on and (pointing or _CLAUSE_START.search(before) is not None)
         return pointing or (goes_on and _CLAUSE_START.search(before) is not None)
 
-    def _verdict(self, part: Part) -> tuple[int, bool] | None:
-        """Return whose name a part is (-1: several) and whether only if pointed at."""
+    def _verdict(self, part: Part) -> tuple[int, bool]:
+        """Return whose name a part is, 0 for nobody's, and whether only if pointed at."""
         owners = self._owners[part]
+        its = owners & self._things.get("".join(part), 0)
+        if its and not its & (its - 1):  # 玉米 is the corn, not the corn flour
+            owners = its
         is_shared = bool(owners & (owners - 1))
-        owner = -1 if is_shared else owners.bit_length() - 1
-        if self._is_name(part) or (not is_shared and self._sets_apart(part, owner)):
-            return owner, False
-        return (owner, True) if not is_shared and self._is_weak_name(part) else None
+        if self._is_name(part):
+            return owners, False
+        if not is_shared and self._sets_apart(part, owners.bit_length() - 1):
+            return owners, False
+        return (owners, True) if not is_shared and self._is_weak_name(part) else (0, False)
 
     def _is_name(self, part: Part) -> bool:
-        if part[-1] in self._heads and (len(part) > 1 or part[0] not in _words().weak_heads):
+        if part[-1] in self._heads and (
+            len(part) > 1 or part[0] not in _words().weak_heads | self._inner
+        ):
             return True
         return "".join(part) in self._tails or _is_name(part)
 
@@ -356,7 +388,7 @@ def _parts(words: list[str]) -> Iterator[Part]:
 
 def _short_forms(name: str, words: list[str]) -> Iterator[Part]:
     """Yield a name without its middle: 羊毛袜 for 羊毛中筒袜, dog food for dry food for dogs."""
-    if head := _head(name):
+    for head in _heads(name):
         yield from ((word, head) for word in words if _is_latin(word) and word != head)
     for tail in _han_tails(name)[:1]:
         before = words[: words.index(tail[-1]) - 1] if tail[-1] in words else []
@@ -373,20 +405,28 @@ def _han(part: Part) -> str:
     return "".join(token for token in part if not token.isascii())
 
 
-def _head(name: str) -> str | None:
-    """Return the last word of a Latin name, before `for` or a comma."""
+_AMOUNT_BEHIND = re.compile(
+    r"\s[0-9]\S*(?:\s(?:oz|pcs?|packs?|ct|count|pieces?|ml|l|g|kg|lbs?|inch(?:es)?|cm|w))?\Z"
+)
+
+
+def _heads(name: str) -> list[str]:
+    """Return the last word of a Latin name, before `for` or a comma, and of a sheet set sheet."""
     main = re.split(r",| (?:for|with|in|of|and|on) ", name)[0]
-    words = re.findall("[a-z]+|[^a-z ]", main)
-    is_word = bool(words) and len(words[-1]) > 2
-    return _stem(words[-1]) if is_word else None
+    words = re.findall("[a-z]+|[^a-z ]", _AMOUNT_BEHIND.sub("", main))
+    heads = [_stem(word) if len(word) > 2 else "" for word in words[:-3:-1]]
+    if heads[:1] == [""] or not set(heads[:1]) & _words().containers:
+        heads = heads[:1]
+    return [head for head in heads if head]
 
 
-_PACKED = re.compile("[一二两三四五六七八九十]+[双件片包盒罐枚支袋条只个]装?$")
+_PACKED = re.compile(rf"[一二两三四五六七八九十]+{PIECE}装?$")
 
 
 def _han_tails(name: str) -> list[str]:
     """Return the last two Chinese characters of a name's first part and its last: 围巾."""
-    runs = [_PACKED.sub("", run) or run for run in re.findall(f"[{_HAN}]{{2,}}", name)]
+    runs = [_PACKED.sub("", run) for run in re.findall(f"[{_HAN}]{{2,}}", name)]
+    runs = [run for run in runs if len(run) > 1]
     last = [runs[-1][-2:]] if runs and runs[-1][-1] not in "装版款型色味包袋盒罐片枚支" else []
     return [runs[0][-2:], *last] if runs else []
 

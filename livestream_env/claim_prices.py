@@ -10,6 +10,7 @@ from livestream_env.claim_text import LINK, NAME, PIECE, Reading, lexicon
 from livestream_env.words import MAX_PRICE
 
 _NAMED = (NAME, LINK)
+_PURITY = re.compile(r"[足纯][金银]\s?\Z")
 _NEAR = 6
 """How many numbers before or behind another one may belong to it."""
 _DIFFERENCE = re.compile(  # 差一百块: no price of either
@@ -34,6 +35,7 @@ _A_PIECE = re.compile(
     " (?:each|apiece"
     "|a (?:piece|pair|bottle|bag|box|jar|can|bar|tube|pack|book|set|pound|tin|roll))(?![a-z])"
 )
+_ON_TERMS = re.compile(" (?:if|with|when|once)(?![a-z])")
 _FOR_SEVERAL = re.compile(r" for (?:[2-4]|two|three|four)(?=\s?[.,!]|\s?\Z)")
 _FOR = re.compile(r"for\s(?:just |only )?\Z")
 _NAMED_IS = re.compile(
@@ -47,12 +49,17 @@ _TELLS_PRICE = re.compile(
 )
 _MEMORIES = (64, 128, 256, 512)
 """Sizes of memory, in GB, as variants are called by: 256的没货."""
+_THING_ONLY = re.compile(r"\s?(?:(?![别不没多少比省贵差加减买拍满共到])[\u4e00-\u9fff]){1,5}\s?")
+"""What an amount is said of where the clause before ends with a price: 单头89，配线99."""
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
 _EACH_UNIT = re.compile(f"{PIECE}|each|per")
 _FROM_TO = re.compile(r"(?:从|from)\s?\Z")
 _OR = re.compile("or|and|或|还是")
 _ONE_PIECE = re.compile(f"一{PIECE}[^，]{{0,5}}\\Z")
+_SMALL_PIECE = re.compile(r"一[片粒颗枚根斤克米][才就要也合是\s]{0,2}\Z")
+_AS_SOLD = re.compile(rf"\s?(?:一{PIECE}|的(?!话|总|一|到手|价))")
+"""Behind a count that tells a thing from its like rather than what an amount buys: 5条一套49."""
 _BUYS = re.compile(
     rf"(?:[{NAME}{LINK}\s]|[\u4e00-\u9fff]{{0,3}}?)[{NAME}{LINK}\s]{{0,30}}"
     r"(?:[¥:=,，\s的才只也就是要卖算给到]|一共|总共|打包|合计|加起来|特价|优惠价?|到手价?|券后价?|今天|今晚|现在"
@@ -66,7 +73,7 @@ _ENGLISH_BUYS = re.compile(
     rf"(?: (?!and|but|so)[a-z{NAME}{LINK}'-]+){{0,4}}? (?:for|are|is|at|it's|that's|/)"
     r"(?: just| only| about)? ?|/ ?"
 )
-_ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:(?:the |a )(?:pack|set|box|bag) of )?|/ ?)")
+_ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:all |(?:the |a )(?:pack|set|box|bag) of )?|/ ?)")
 
 
 class Prices:
@@ -105,7 +112,8 @@ class Prices:
         before = self._before(figure, 20)
         if figure.is_ordinal or figure.end_of is not None or figure.value > 1e6:
             return False
-        if self.words["price.bare_not"].search(before):
+        plain = self.reading.plain[max(0, figure.start - 3) : figure.start]
+        if self.words["price.bare_not"].search(before) or _PURITY.search(plain):
             return False
         after = self._after(figure.last if figure.last.unit == "bare" else figure, 16)
         if self.language == "en":
@@ -119,10 +127,12 @@ class Prices:
             return True  # takes another 4 off
         if figure.value >= 3 and self._is_offered(before, after):
             return True
-        if after.strip() and not self.words["price.bare_after"].match(after):
-            return False
+        if before.endswith(" or ") and _ON_TERMS.match(after) and self._has_price(figure):
+            return True  # 14 bucks or 12 if you take two
         if _CENTS_SHOWN.search(self.text[figure.start : figure.stop]):
             return True
+        if after.strip() and not self.words["price.bare_after"].match(after):
+            return False
         if figure.value >= 3 and _NAMED_IS.search(before) and not after.startswith(" for "):
             return True  # the regular one's forty-nine
         if _FOR.search(before):
@@ -131,6 +141,8 @@ class Prices:
                 return True
         if self.words["price.saved"].search(before) and not before.endswith("minus "):
             return figure.value >= 2  # I'll knock off ten
+        if before.endswith(" from ") and self._has_price(figure):
+            return True  # down to thirty from forty-five
         if figure.value >= 5 and _FOR_SEVERAL.match(after):
             return True  # twenty-five for two
         tells = self.words["price.bare_before"].search(before) and _TELLS_PRICE.search(before)
@@ -164,7 +176,19 @@ class Prices:
             return True
         if self.words["price.bare_before"].search(before):
             return True
-        return figure.value >= 5 and self._ends_a_figure(figure, before)
+        if figure.value < 5:
+            return False
+        is_named = _THING_ONLY.fullmatch(before) is not None
+        return (is_named and self._follows_a_price(figure)) or self._ends_a_figure(figure, before)
+
+    def _has_price(self, figure: Figure) -> bool:
+        return any(other.kind.startswith("price") for other in self._earlier(figure))
+
+    def _follows_a_price(self, figure: Figure) -> bool:
+        """Tell whether the clause before ends with a price."""
+        last = self.figures[figure.place - 1] if figure.place else figure
+        is_price = last.kind.startswith("price") and last.clause == figure.clause - 1
+        return is_price and not self._after(last, 4)[:-1].strip("元块钱")
 
     def _ends_a_figure(self, figure: Figure, before: str) -> bool:
         """Tell whether a count, a size or a price stands right before: 2件59.9, L码129."""
@@ -232,6 +256,8 @@ class Prices:
         figure.pieces = figure.pieces or self._bundle_before(figure) or self._bundle_after(figure)
         if figure.pieces:
             return "bundle"
+        if _SMALL_PIECE.search(before):
+            return "each"
         hint = self.words["price.each_hint"].search(before[-12:])
         if hint and (_EACH_UNIT.search(after[:4]) or _ONE_PIECE.search(before)):
             return "each"
@@ -276,7 +302,7 @@ class Prices:
             return is_plain and _ENGLISH_BUYS.fullmatch(gap) is not None
         if count.unit != "piece" or self.zh["count.container"].search(self._before(count, 14)):
             return False
-        return _BUYS.fullmatch(gap) is not None
+        return _BUYS.fullmatch(gap) is not None and not _AS_SOLD.match(gap)
 
     def _bundle_after(self, figure: Figure) -> int | None:
         """Return how many pieces an amount buys, where the clause says so behind it: 99两件."""

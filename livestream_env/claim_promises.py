@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from livestream_env.claim_text import Reading, compile_words, lexicon
+from livestream_env.claim_text import Reading, joined, lexicon
 
 FLIPS = {
     "gift": {"yes": "no"},
@@ -46,7 +46,9 @@ def _rules(language: str) -> tuple[_Rule, ...]:
     rules = []
     for row in lexicon(language).table["promise"]:
         values = {key: words for key, words in row.items() if key not in ("kind", "needs")}
-        pattern = compile_words("|".join(f"(?P<{key}>{words})" for key, words in values.items()))
+        pattern = lexicon(language).compile(
+            [f"(?P<{key}>{joined(words)})" for key, words in values.items()]
+        )
         rules.append(_Rule(row["kind"], frozenset(row["needs"]), pattern))
     return tuple(rules)
 

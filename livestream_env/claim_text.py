@@ -41,20 +41,29 @@ class Lexicon(dict[str, re.Pattern[str]]):
 
     def __missing__(self, key: str) -> re.Pattern[str]:
         section, _, name = key.rpartition(".")
-        pattern = compile_words((self.table[section] if section else self.table)[name])
+        pattern = self.compile((self.table[section] if section else self.table)[name])
         self[key] = pattern
         return pattern
 
+    def compile(self, words: str | list[str]) -> re.Pattern[str]:
+        """Compile a pattern of the data file, or a list of alternatives."""
+        pattern = _NAMED_WORDS.sub(lambda m: self._named(m[1]), joined(words))
+        pattern = pattern.replace("[^，", "[^，。,;!?\n")
+        pattern = pattern.replace("％N％", NUMBER).replace("％U％", PIECE)
+        pattern = _WORD_RUN.sub(rf"[{NAME}{LINK}a-z\1]", pattern)  # a name is one of the words
+        return re.compile(pattern.replace("％P％", f"[{NAME}{LINK}]"))
 
+    def _named(self, name: str) -> str:
+        return f"(?:{joined(self.table['words'][name])})"
+
+
+def joined(words: str | list[str]) -> str:
+    """Return alternatives of the data files as one pattern."""
+    return words if isinstance(words, str) else "|".join(words)
+
+
+_NAMED_WORDS = re.compile("％([a-z_]+)％")
 _WORD_RUN = re.compile(r"\[a-z([^\]]*)\](?=[+{])")
-
-
-def compile_words(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of the data files."""
-    pattern = pattern.replace("[^，", "[^，。,;!?\n")
-    pattern = pattern.replace("％N％", NUMBER).replace("％U％", PIECE)
-    pattern = _WORD_RUN.sub(rf"[{NAME}{LINK}a-z\1]", pattern)  # a name is one of the words
-    return re.compile(pattern.replace("％P％", f"[{NAME}{LINK}]"))
 
 
 @cache
@@ -183,7 +192,7 @@ def voids(reading: Reading, language: str) -> list[Span]:
             found.append((reading.clauses[first].start, clause.stop, "asks"))
         for kind in ("quoted", "others") if language == "zh" else ("quoted",):
             if match := words[kind].search(body):
-                ends = words["quote_ends"].search(body, match.end())
+                ends = words["quote_ends"].search(body, match.end() + 1)
                 stop = clause.start + ends.start() if ends else clause.stop
                 found.append((clause.start + match.start(), stop, "quoted"))
         if match := words["condition"].search(body):

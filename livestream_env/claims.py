@@ -35,6 +35,7 @@ _ABOUT_CLAUSE = frozenset(("time", "count", "shipping", "return", "warranty"))
 _ABOUT_NOTHING = frozenset(("price.total", "price.threshold"))
 _OF_A_SKU = frozenset(("stock", "size"))
 _PROMISES = frozenset(("shipping", "return", "warranty"))
+_WITHOUT_PRODUCT = frozenset(("product", "shipping", "return"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,14 @@ class Claim:
 
     @property
     def label(self) -> str:
-        """The claim in one line, such as `price.bundle:99/2@p3`, `time:3-5d` or `stock:in@p1`."""
+        """The claim in one line, such as `price.bundle:99/2@p3`, `time:3-5d` or `stock:in@p1`.
+
+        Terms of shipping and return are written without the product that they were said of.
+        """
         value = self.value if isinstance(self.value, str) else number_text(self.value)
         pieces = f"/{self.pieces}" if self.kind == "price.bundle" else ""
-        about = f"@{self.product}" if self.product is not None and self.kind != "product" else ""
+        is_told = self.product is not None and self.kind not in _WITHOUT_PRODUCT
+        about = f"@{self.product}" if is_told else ""
         return f"{self.kind}:{'~' * self.approx}{value}{self.unit or ''}{pieces}{about}"
 
 
@@ -84,10 +89,10 @@ def find_claims(
     where none is named.
     """
     scene = _Scene(text, "zh" if language.startswith("zh") else "en", tuple(products), current)
-    claims: dict[tuple[str, str | None], Claim] = {}
+    claims: dict[tuple[str, str | None, str | None], Claim] = {}
     for found in sorted(scene.find(), key=lambda f: (f.start, f.stop, f.kind, str(f.value))):
         claim = scene.claim(found)
-        claims.setdefault((claim.label, claim.sku), claim)
+        claims.setdefault((claim.label, claim.product, claim.sku), claim)
     named = {(c.kind, c.value) for c in claims.values() if c.product is not None}
     return tuple(
         claim
@@ -98,23 +103,31 @@ def find_claims(
     )
 
 
-_HALF = re.compile("半价|对折(?!叠)|(?<![a-z])half (?:off|price)(?![a-z])")
+_HALF = re.compile(
+    "半价|对折(?!叠)|砍半(?!天)|价格?(?:直接)?减半|(?<![a-z])half (?:off|price)(?![a-z])"
+)
 _LETTERS = re.compile(
     r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
+    r"(?:'s(?= (?:got|gone|sold|out|in|back|left|still|available|too|all|the)(?![a-z])))?"
     r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
     r"|size(?P<several>s)? "
     r"(?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
     r"(?![a-z])"
-    r"(?(several)"
-    r"(?P<more>(?:(?:,|,? and|,? or| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?![0-9.%])){0,4}))"
-    r"|(?P<shoe>(?:3[4-9]|4[0-6])(?:[到至~-](?:3[4-9]|4[0-6]))?)(?=[都还全也早]{0,2}"
-    r"(?:[有没断缺]货|[断缺]码|没了|卖完|[有剩就最][有剩后0-9一两三四五]|有[，,。;!哈哦呢]|有\Z|偏[大小]))"
+    r"(?P<more>(?:(?:,|,? and|,? or|/| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?![0-9.%])){0,4}"
+    r"(?(several)|(?= (?:are|is|both|were|have|sold|in|back)(?![a-z])|\s?[.!?]|\s?\Z)))?"
+    r"|(?P<shoe>(?:3[4-9]|4[0-6])(?:[、,/和跟到至~-](?:3[4-9]|4[0-6])){0,4})(?=[都还全也早]{0,2}"
+    r"(?:[有没断缺]货|[断缺]码|没了|卖完|[有剩就最][有剩后0-9一两三四五]|[有在](?=[，,。;!哈哦呢]|\Z)|偏[大小]))"
+    r"|(?:(?<=穿)|(?<=[码鞋尺]码)|(?<=码数))(?:到|是|有|从)?(?P<worn>(?:3[4-9]|4[0-6])"
+    r"(?:[到至~-](?:3[4-9]|4[0-6]))?)(?![0-9.])(?=[的码就拍都有，,。]|\Z)"
     r"|(?:(?<=in a )|(?<=in )|(?<=out of )|(?<=left in ))"
     r"(?P<bare>small|medium|large|x-large|extra large)"
-    r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for|in|until|right|now|tonight))|(?P<even>均码))"
+    r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for|in|until|right|now|tonight))|(?P<even>均码)"
+    r"|(?:\A|(?<=[.,!?;:] ))(?P<first>small|medium|large|x-large|extra large)"
+    r"(?='s (?!the|a)| (?:is|i|we|has|runs|fits|only)(?![a-z])))"
 )
 
 
+_SIZE_GROUPS = ("size", "word", "shoe", "worn", "bare", "even", "first")
 _SHOE = re.compile(r"[0-9]{1,2}(?:\.5)?")
 
 
@@ -147,7 +160,7 @@ class _Scene:
             self.void[start:stop] = (b"\2" if kind == "condition" else b"\1") * (stop - start)
         links = list(find_links(reading.text))
         blank(reading, [(f.start, f.stop) for f in links], LINK)
-        yield from (f for f in links if f.kind != "link" or self.void[f.start] != 1)
+        yield from (f for f in links if self.void[f.start] != 1)
         self._note(mentions, links)
         yield from self._statements()
 
@@ -192,19 +205,23 @@ class _Scene:
         promises = list(Promises(self.reading, self.language, self.void).find())
         boasts = [(f.start, f.stop) for f in promises if f.kind in ("absolute", "abstain")]
         refused = {self._clause(f.start) for f in promises if (f.kind, f.value) == _NO_RETURN}
+        letters = list(self._letter_sizes())
+        sizes = sorted({(f.start, f.stop) for f in letters})
+        reach = 3 if self.language == "zh" else _IN_STOCK
         counted = []
         for found in self._figures():
             is_boast = found.kind == "percent" and _overlaps(boasts, found.start, found.stop)
             is_refused = found.kind == "time" and self._clause(found.start) in refused
-            if not (is_boast or is_refused):
+            is_size = found.kind.startswith("price") and _overlaps(sizes, found.start, found.stop)
+            if not (is_boast or is_refused or is_size):
                 yield found
             if found.kind == "stock":
-                counted.append((found.start, found.stop))
+                counted.append((found.start, found.stop + reach))
         for found in promises:
             is_stock = (found.kind, found.value) == ("stock", "in")
-            if not (is_stock and _overlaps(counted, found.start - 3, found.stop + 3)):
+            if not (is_stock and _overlaps(counted, found.start, found.stop + 3)):
                 yield found
-        yield from self._letter_sizes()
+        yield from letters
 
     def _figures(self) -> Iterator[Found]:
         for figure in stating_figures(self.reading, self.language):
@@ -237,9 +254,12 @@ class _Scene:
             start = match.start()
             if self.void[start] or self._is_denied(start) or not self._is_size(match):
                 continue
-            word = next(g for g in match.group("size", "word", "shoe", "bare", "even") if g)
-            words = _SHOE.findall(match["shoe"] or match["more"] or "")
-            for size in words if match["shoe"] else (word, *words):
+            word = next(
+                g for g in match.group("size", "word", "shoe", "worn", "bare", "even", "first") if g
+            )
+            shoe = match["shoe"] or match["worn"]
+            words = _SHOE.findall(shoe or match["more"] or "")
+            for size in words if shoe else (word, *words):
                 yield Found("size", re.sub(r"\s", "", size), *match.span())
 
     def _is_size(self, match: re.Match[str]) -> bool:
@@ -247,7 +267,7 @@ class _Scene:
         if not match["size"] or match["named"] or match["code"]:
             return True
         text, start = self.reading.text, match.start()
-        letter = self.original[self.reading.origin[match.end() - 1]]
+        letter = self.original[self.reading.origin[match.end("size") - 1]]
         if not letter.isupper() or text[max(0, start - 2) : start].strip().isdigit():
             return False
         behind = lexicon("zh")["sizes.letters_after"]
@@ -321,6 +341,8 @@ class _Scene:
 
 
 _NO_RETURN = ("return", "no")
+_IN_STOCK = 16
+"""How far behind a count words may go that only say that it is of the stock: 9 tents in stock."""
 _BESIDE = 24
 """How far behind a link number the words of a variant may go."""
 _NEARBY = 60

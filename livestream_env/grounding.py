@@ -31,6 +31,8 @@ class _Known(NamedTuple):
     """`None`: it is about no product in particular."""
     pieces: int | None = None
     sku: str | None = None
+    is_loose: bool = False
+    """Read in a text that names no product: it may be about any."""
 
 
 class Ground:
@@ -144,8 +146,11 @@ class Ground:
         )
 
     def _matched(self, claim: Claim, known: Iterable[_Known]) -> Verdict | None:
-        """Return the verdict of values of the claim's kind; `None` where there is none."""
-        elsewhere = other = False
+        """Return the verdict of values of the claim's kind; `None` where there is none.
+
+        A price in a text that names no product supports one of a product that no other has.
+        """
+        elsewhere = other = loose = False
         known = list(known)
         by_sku = claim.sku is not None and any(one.sku == claim.sku for one in known)
         for one in known:
@@ -154,9 +159,13 @@ class Ground:
                 is_its = one.sku == claim.sku
             same = _same(claim, one)
             if same and is_its:
-                return "supported"
-            elsewhere = elsewhere or same
+                if not (one.is_loose and claim.product and claim.kind.startswith("price.")):
+                    return "supported"
+                loose = True
+            elsewhere = elsewhere or (same and not is_its)
             other = other or (is_its and one.product is not None)
+        if loose and not elsewhere:
+            return "supported"
         if elsewhere:
             return "wrong_product"
         return "contradicted" if other else None
@@ -186,7 +195,7 @@ def _of_fact(fact: Fact, owner: str | None) -> Iterator[_Known]:
 @lru_cache(maxsize=16384)
 def _of_text(text: str, language: str, owner: str | None) -> tuple[_Known, ...]:
     return tuple(
-        _Known(claim.kind, claim.value, claim.unit, owner, claim.pieces)
+        _Known(claim.kind, claim.value, claim.unit, owner, claim.pieces, is_loose=owner is None)
         for claim in find_claims(text, language=language)
     )
 

@@ -412,10 +412,12 @@ def test_a_name_without_its_middle_or_with_its_number_spoken() -> None:
     assert en("A thousand? We've sold 12k aprons") == {"product:e1", "count:12000aprons@e1"}
 
 
-def test_the_part_that_was_labelled_without_sight_of_code_or_cases() -> None:
-    precision, recall = measured(bench.load("unseen"))
-    assert precision >= 0.93, f"precision {precision}"
-    assert recall >= 0.89, f"recall {recall}; the goal is 0.93"
+@pytest.mark.parametrize(("part", "least"), [("unseen", 0.96), ("fresh", 0.93)])
+def test_the_parts_that_were_labelled_without_sight_of_code_or_cases(
+    part: str, least: float
+) -> None:
+    precision, recall = measured(bench.load(part))
+    assert min(precision, recall) >= least, f"precision {precision}, recall {recall}"
 
 
 def test_replies_of_other_trades_and_styles() -> None:
@@ -426,6 +428,111 @@ def test_replies_of_other_trades_and_styles() -> None:
         got, expected = bench.labels(rooms[room], text), set(labels)
         right, found, there = right + len(got & expected), found + len(got), there + len(expected)
     assert min(right / found, right / there) >= 0.97, f"{right / found}, {right / there}"
+
+
+SAID = {
+    "zh": {
+        "price.coupon:89": "到手价89元",
+        "price.from:89": "89元起步",
+        "price.saved:30": "今天立减30元",
+        "gift:yes": "第二件免费",
+        "gift:no": "赠品领光了",
+        "shipping:free": "快递费我们出",
+        "shipping:paid": "西北的补5元",
+        "return:yes": "不满意退回来",
+        "return:no": "一经售出不退",
+        "warranty:yes": "坏了给您换新的",
+        "stock:in": "还有少量现货",
+        "stock:out": "库存清零",
+        "stock:12": "还剩12件",
+        "time:36h": "36小时发出",
+        "percent:95": "含棉95%",
+        "off:15": "打85折",
+        "absent:yes": "店里没上架",
+    },
+    "en": {
+        "price.plain:89": "it's $89 tonight",
+        "price.list:89": "the usual price was $89",
+        "gift:yes": "you get a mini serum free",
+        "gift:no": "no samples today",
+        "shipping:free": "no charge for shipping",
+        "shipping:paid": "buyer pays shipping",
+        "return:yes": "exchanges are free",
+        "return:no": "non-refundable",
+        "warranty:yes": "covered for two years",
+        "stock:in": "all sizes are in stock",
+        "stock:out": "none left",
+        "time:36h": "ships within 36 hours",
+        "percent:95": "95% cotton",
+        "off:15": "15% off everything",
+        "absent:yes": "we don't carry them",
+    },
+}
+ONE_OF_EACH = [(language, *row) for language, rows in SAID.items() for row in rows.items()]
+SAME = {
+    "zh": ("{}", "姐妹，{}", "{}，放心拍", "今天下单：{}！", "，{}。谢谢"),
+    "en": ("{}", "Hey, {}", "{}, thanks!", "Honestly: {}.", "So {}; see the bag"),
+}
+NOTHING = {
+    "zh": ("{}吗？", "您是说{}？", "要是{}的话您叫我", "有人说{}，没这回事"),
+    "en": ("{}?", "Are you asking if {}?", "You guys said {}"),
+}
+WIDE = str.maketrans("0123456789%", "０１２３４５６７８９％")
+
+
+@pytest.mark.parametrize(("language", "label", "said"), ONE_OF_EACH)
+def test_a_claim_is_the_same_whatever_is_said_around_it(
+    language: str, label: str, said: str
+) -> None:
+    for frame in SAME[language]:
+        for text in (frame.format(said), frame.format(said).translate(WIDE)):
+            assert label in {c.label for c in find_claims(text, language=language)}, text
+
+
+@pytest.mark.parametrize(("language", "label", "said"), ONE_OF_EACH)
+def test_what_is_asked_supposed_or_told_of_others_states_nothing(
+    language: str, label: str, said: str
+) -> None:
+    for frame in NOTHING[language]:
+        text = frame.format(said)
+        if not (text.startswith("You guys said") and "$" not in said):  # told of a price only
+            found = {c.label for c in find_claims(text, language=language)}
+            assert label not in found, text
+
+
+@given(st.integers(10, 9999), st.sampled_from(["{}元", "{}块", "¥{}", "{} 元", "{}块钱"]))
+@example(89, "{}块")
+def test_an_amount_is_one_in_every_place_that_names_its_kind(amount: int, money: str) -> None:
+    for kind, frame in (
+        ("price.plain", "{}拿走"),
+        ("price.plain", "{}一口价"),
+        ("price.list", "之前{}"),
+        ("price.coupon", "叠完券{}"),
+        ("price.from", "{}起步"),
+        ("price.saved", "立省{}"),
+    ):
+        assert zh(frame.format(money.format(amount))) == {f"{kind}:{amount}"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The regular S5 is $59", "S5 is $59", "The S5 earbuds are $59"],
+)
+def test_a_plain_model_is_not_its_pro(text: str) -> None:
+    plain, pro = ProductName("b2", "Peak S5 Earbuds"), ProductName("b3", "Peak S5 Pro Earbuds")
+    found = find_claims(text, language="en", products=(pro, plain), current="b3")
+    assert {c.label for c in found} == {"product:b2", "price.plain:59@b2"}
+
+
+def test_a_set_of_sheets_is_called_sheets() -> None:
+    sheets = ProductName("t1", "Harbor Linen Sheet Set")
+    found = find_claims("Sheets are 30% off", language="en", products=(sheets,))
+    assert {c.label for c in found} == {"product:t1", "off:30@t1"}
+
+
+def test_terms_keep_their_product_which_labels_leave_out() -> None:
+    (claim,) = find_claims("卫衣不退不换", language="zh", products=SHOP)[1:]
+    assert (claim.label, claim.product) == ("return:no", "p1")
 
 
 PIECES = (
