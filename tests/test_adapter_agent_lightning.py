@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 from agent_lightning_for_tests import Server, recording
-from conformance import CASES, ONE_AGENT_CASES, Case, assert_same, expected
+from conformance import (
+    CASES,
+    ONE_AGENT_CASES,
+    WITHOUT_A_SEAT,
+    Case,
+    assert_same,
+    expected,
+)
 from rllm_for_tests import Trajectory, merged
 
 import livestream_env as le
@@ -236,6 +243,15 @@ def test_a_lit_agent_raises_where_the_environment_failed(lit_agent: Any) -> None
 def test_a_lit_agent_takes_no_masks(lit_agent: Any) -> None:
     with pytest.raises(ValueError, match="trains every request"):
         lit_agent("snacks", embedder="lexical", masker="reply")
+
+
+@pytest.mark.parametrize(("agents", "seat", "told"), WITHOUT_A_SEAT[1:])
+def test_a_partner_without_a_seat_is_refused_at_once(
+    agents: dict[str, str], seat: str, told: str, lit_agent: Any
+) -> None:
+    partners = {seat: "chat:http://127.0.0.1:9/v1#m"}
+    with pytest.raises(ValueError, match=told):
+        lit_agent("snacks", agents=agents, partners=partners)
 
 
 def test_without_agent_lightning_the_version_that_was_read_is_told(

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import httpx
 
 from livestream_env.adapters.chat_api import run_episode
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, TaskRow, setup_of, trainer_module
 from livestream_env.adapters.whole_turns import TurnRenderer
 from livestream_env.chat import ChatClient
@@ -84,7 +84,7 @@ def _played(
     Raises:
         ValueError: the setup masks requests that Agent Lightning would train.
     """
-    _check(setup)
+    _check(setup, partners)
     client = ChatClient(
         base_url,
         model,
@@ -109,7 +109,7 @@ def _played(
     return trajectory
 
 
-def _check(setup: Setup) -> None:
+def _check(setup: Setup, partners: Partners | None) -> None:
     if len(setup.agents) > 1:
         raise ValueError(
             "Agent Lightning has one reward a rollout; train one agent, `agents={'replier':"
@@ -120,6 +120,7 @@ def _check(setup: Setup) -> None:
             "Agent Lightning trains every request of a rollout, so one agent has no mask; train one"
             " of two, with a partner at another URL in the other seat"
         )
+    check_partners(setup, partners)
 
 
 def _reward(setup: Setup, row: TaskRow, trajectory: Trajectory) -> float:
@@ -214,7 +215,7 @@ def _lit_agent() -> Any:
             super().__init__()
             self.room_setup = Setup(room, **options)
             self._resource, self._partners = resource, partners
-            _check(self.room_setup)
+            _check(self.room_setup, partners)
 
         def rollout(self, task: Any, resources: Mapping[str, Any], rollout: Any) -> float:
             """Play the episode of a task row and return its reward.

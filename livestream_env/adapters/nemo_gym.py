@@ -14,7 +14,7 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from livestream_env.adapters.seats import seated
+from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, setup_of, trainer_module
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.whole_turns import TurnRenderer
@@ -79,9 +79,11 @@ def _classes() -> Any:
             """Return Gym's application.
 
             Raises:
-                ValueError: two agents are to be trained.
+                ValueError: two agents are to be trained, or a partner has no seat.
             """
-            if len(self._setup().agents) > 1:
+            setup = self._setup()
+            check_partners(setup, self.partners)
+            if len(setup.agents) > 1:
                 raise ValueError(
                     "NeMo Gym has one reward a rollout; train one agent, `agents={'replier':"
                     " 'reply'}`"

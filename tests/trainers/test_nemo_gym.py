@@ -22,6 +22,7 @@ from conformance import (
     ONE_AGENT_CASES,
     PRICE,
     REPLIED,
+    WITHOUT_A_SEAT,
     Case,
     Shown,
     assert_same,
@@ -348,6 +349,17 @@ def test_two_agents_at_once_are_refused() -> None:
             agents={"tool_caller": "tool_calls", "replier": "reply"},
         ),
     ):
+        pass
+
+
+@pytest.mark.parametrize(("agents", "seat", "told"), WITHOUT_A_SEAT)
+def test_a_partner_without_a_seat_is_refused_at_once(
+    agents: dict[str, str], seat: str, told: str
+) -> None:
+    agent = with_setup(
+        Setup("snacks", agents=agents), partners={seat: "chat:http://127.0.0.1:9/v1#m"}
+    )
+    with pytest.raises(ValueError, match=told), agent_over(policy_of(CASES["looked up"]), agent):
         pass
 
 
