@@ -94,7 +94,7 @@ class _ChatPolicy:
             **(_ASKS_FOR_TOKENS if token_ids else {}),
         }
         """What each request holds beside messages, tools and seed."""
-        self.extra_body = _sendable_body(extra_body or {})
+        self.extra_body = sendable_body(extra_body or {})
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -297,7 +297,12 @@ def _client(
     )
 
 
-def _sendable_body(extra_body: Mapping[str, Any]) -> dict[str, Any]:
+def sendable_body(extra_body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what else goes into each request.
+
+    Raises:
+        ValueError: it is no JSON, holds what the agent sends itself, or asks for several answers.
+    """
     for name in ("messages", "model", "stream"):
         if name in extra_body:
             raise ValueError(f"`extra_body` holds `{name}`, which the agent sends itself")

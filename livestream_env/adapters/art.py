@@ -24,6 +24,7 @@ from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
 from livestream_env.adapters.whole_turns import TurnRenderer
 from livestream_env.chat import ChatClient
+from livestream_env.chat_agent import sendable_body
 from livestream_env.completions import Completion, first_choice, tokens_of, usage_of
 from livestream_env.errors import ChatError
 from livestream_env.team import Member
@@ -47,7 +48,8 @@ class RoomRollout:
 
     Raises:
         MissingDependency: ART is not installed.
-        ValueError: two agents are to be trained, or a partner has no seat.
+        ValueError: two agents are to be trained, a partner has no seat, or `sampling` cannot be
+            sent.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class RoomRollout:
                 " `partners`"
             )
         check_partners(self.setup, partners)
-        self._sampling, self._partners = sampling, partners
+        self._sampling, self._partners = sendable_body(sampling or {}), partners
 
     async def __call__(
         self, model: Any, scenario: TaskRow | Mapping[str, Any], config: Any = None

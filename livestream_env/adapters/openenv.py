@@ -42,13 +42,17 @@ def room_app(
 
     Raises:
         MissingDependency: OpenEnv is not installed.
+        ValueError: `rooms` or `max_sessions` are none.
+        RoomNotFound: there is no such room.
     """
     from fastapi import Request
     from fastapi.responses import JSONResponse
 
+    if not isinstance(max_sessions, int) or max_sessions < 1:
+        raise ValueError(f"`max_sessions` is a number from 1 on, not {max_sessions!r}")
     made, setup = _classes(), Setup(room, **options)
     app = made.server.create_fastapi_app(
-        functools.partial(made.LiveRoomEnvironment, setup, rooms=tuple(rooms)),
+        functools.partial(made.LiveRoomEnvironment, setup, rooms=_known_rooms(setup, rooms)),
         made.RoomAction,
         made.RoomObservation,
         max_concurrent_envs=max_sessions,
@@ -60,6 +64,15 @@ def room_app(
 
     app.add_exception_handler(ResetNeeded, refused)
     return app
+
+
+def _known_rooms(setup: Setup, rooms: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(rooms, str):
+        raise ValueError(f"`rooms` is a list of rooms; write `rooms=[{rooms!r}]`")
+    known = tuple(rooms)
+    for name in known:
+        setup.make_env(name)
+    return known
 
 
 def __getattr__(name: str) -> Any:
@@ -108,16 +121,20 @@ def _classes() -> Any:
         Args:
             room: as of `Setup`, which takes `options` too; or a `Setup`.
             rooms: further rooms that `reset` may name, beside the bundled ones.
+
+        Raises:
+            ValueError: `rooms` is one room.
+            RoomNotFound: there is no such room.
         """
 
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(
-            self, room: str | Setup | None = None, *, rooms: Sequence[str] = (), **options: Any
+            self, room: str | Setup | None = None, *, rooms: Iterable[str] = (), **options: Any
         ) -> None:
             super().__init__()
             self._played = PlayedRoom(room, **options)
-            self._rooms = rooms
+            self._rooms = _known_rooms(self._played.setup, rooms)
             self._agent = ""
             self._episode_id: str | None = None
 

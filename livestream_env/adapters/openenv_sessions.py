@@ -96,6 +96,7 @@ def _sessions() -> Any:
             self._task: tuple[asyncio.AbstractEventLoop, Any] | None = None
             self._trajectory: Trajectory | None = None
             self._rows: list[TrainingRow] = []
+            self._is_closed = False
 
         def wait_for_completion(self, timeout_s: float | None = None) -> int:
             """Play the episode.
@@ -107,7 +108,7 @@ def _sessions() -> Any:
             try:
                 played = asyncio.run(self._in_time(timeout_s))
             except asyncio.CancelledError as error:
-                raise RuntimeError("the session was closed while it played") from error
+                raise RuntimeError("the session was closed before its end") from error
             self._trajectory = played
             self._setup.keep(played)
             rows = self._setup.rows(played, RecordedRenderer())
@@ -118,6 +119,8 @@ def _sessions() -> Any:
 
         async def _in_time(self, timeout_s: float | None) -> Trajectory:
             self._task = (asyncio.get_running_loop(), asyncio.current_task())
+            if self._is_closed:
+                raise asyncio.CancelledError
             async with asyncio.timeout(timeout_s):
                 return await self._play()
 
@@ -156,6 +159,7 @@ def _sessions() -> Any:
 
         def close(self) -> None:
             """Stop playing."""
+            self._is_closed = True
             if self._task is not None and self._trajectory is None:
                 loop, task = self._task
                 if not loop.is_closed():
@@ -178,6 +182,7 @@ def _sessions() -> Any:
         Raises:
             ValueError: there are agents or masks for a harness, two agents to be trained, a
                 partner without a seat, or no such URL, model or sampling.
+            RoomNotFound: a row names no room.
         """
 
         def __init__(
@@ -194,6 +199,8 @@ def _sessions() -> Any:
             self._setup = setup = Setup(room, **options)
             self._live = live_setup(setup)
             self._rows = [setup.row(row) for row in rows]
+            for name in {row.room for row in self._rows}:
+                setup.make_env(name)
             self._server, self._sampling = (base_url, model), dict(sampling or {})
             self._partners = partners
             if base_url is None and options.keys() & {"agents", "masker"}:
@@ -206,6 +213,8 @@ def _sessions() -> Any:
                     "a session has one reward; train one agent, `agents={'replier': 'reply'}`"
                 )
             check_partners(setup, partners)
+            if base_url is None and (model or sampling):
+                raise ValueError("`model` and `sampling` are of the server of `base_url`; name it")
             if base_url is not None:
                 AsyncChatAgent(base_url, model, extra_body=sampling)  # refuses what it cannot send
 

@@ -394,3 +394,14 @@ def test_a_partner_without_a_seat_is_refused_at_once(
     partners = {seat: "chat:http://127.0.0.1:9/v1#m"}
     with pytest.raises(ValueError, match=told):
         RoomRollout("snacks", agents=agents, partners=partners)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [({"n": 4}, "one answer"), ({"seed": object()}, "no JSON"), ({"stream": True}, "sends itself")],
+)
+def test_sampling_that_cannot_be_sent_is_refused_at_once(
+    sampling: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        RoomRollout("snacks", sampling=sampling)

@@ -54,7 +54,7 @@ import livestream_env as le
 from livestream_env.adapters.openenv import LiveRoomEnvironment, RoomAction, room_app
 from livestream_env.adapters.openenv_sessions import RoomSessions
 from livestream_env.adapters.setup import Setup, task_rows
-from livestream_env.errors import SandboxError
+from livestream_env.errors import RoomNotFound, SandboxError
 from livestream_env.parsing import parse_text
 from livestream_env.types import Rewards, Score
 
@@ -641,8 +641,38 @@ def test_a_partner_without_a_seat_is_refused_at_once(
     [
         ({"base_url": "http://127.0.0.1:9/v1"}, "needs the name of its `model`"),
         ({"base_url": "http://127.0.0.1:9/v1", "model": "m", "sampling": {"n": 2}}, "one answer"),
+        ({"model": "m"}, "of the server of `base_url`"),
+        ({"sampling": {"top_p": 0.9}}, "of the server of `base_url`"),
     ],
 )
 def test_a_model_that_cannot_be_asked_is_refused_at_once(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         RoomSessions("snacks", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem", "told"),
+    [
+        ({"rooms": "snacks"}, ValueError, r"write `rooms=\['snacks'\]`"),
+        ({"rooms": ["nope"]}, RoomNotFound, "nope"),
+        ({"max_sessions": "3"}, ValueError, "not '3'"),
+        ({"max_sessions": 0}, ValueError, "not 0"),
+    ],
+)
+def test_what_a_server_cannot_serve_is_refused_where_it_is_made(
+    given: dict[str, Any], problem: type[Exception], told: str
+) -> None:
+    with pytest.raises(problem, match=told):
+        room_app("snacks", **given)
+
+
+def test_rows_of_unknown_rooms_are_refused_where_the_sessions_are_made() -> None:
+    with pytest.raises(RoomNotFound, match="nope"):
+        RoomSessions("snacks", rows=[{"room": "nope", "seed": 1}])
+
+
+def test_a_session_that_was_closed_does_not_play() -> None:
+    session = RoomSessions("snacks", base_url="http://127.0.0.1:9/v1", model="m").create(None, 1)
+    session.close()
+    with pytest.raises(RuntimeError, match="closed before its end"):
+        session.wait_for_completion()
