@@ -236,20 +236,30 @@ class ChatJudge:
     async def _verdicts(
         self, request: Request, samples: range
     ) -> tuple[list[dict[str, Any]], list[_NoVerdict]]:
-        """Return the verdicts of these samples, and how the others failed."""
+        """Return the verdicts of these samples, and how the others failed.
+
+        What came before `timeout_s` counts, whatever is late.
+        """
+        asked = [asyncio.create_task(self._sample(request, number)) for number in samples]
         try:
-            async with asyncio.timeout(self._timeout_s):
-                asked = (self._sample(request, number) for number in samples)
-                came = await asyncio.gather(*asked, return_exceptions=True)
-        except TimeoutError:
-            why = f"no verdict within `timeout_s` of {self._timeout_s:g} s"
-            return [], [_NoVerdict(why, "timeout")]
-        failed = [one for one in came if isinstance(one, _NoVerdict)]
-        verdicts = [one for one in came if not isinstance(one, _NoVerdict)]
-        for one in verdicts:
-            if isinstance(one, BaseException):
+            _, late = await asyncio.wait(asked, timeout=self._timeout_s)
+        finally:
+            for task in asked:
+                task.cancel()
+            came = await asyncio.gather(*asked, return_exceptions=True)
+        verdicts: list[dict[str, Any]] = []
+        failed: list[_NoVerdict] = []
+        for task, one in zip(asked, came, strict=True):
+            if task in late and isinstance(one, asyncio.CancelledError):
+                why = f"no verdict within `timeout_s` of {self._timeout_s:g} s"
+                failed.append(_NoVerdict(why, "timeout"))
+            elif isinstance(one, _NoVerdict):
+                failed.append(one)
+            elif isinstance(one, BaseException):
                 raise one
-        return cast("list[dict[str, Any]]", verdicts), failed
+            else:
+                verdicts.append(one)
+        return verdicts, failed
 
     async def _sample(self, request: Request, number: int) -> dict[str, Any]:
         """Return one verdict.

@@ -408,6 +408,31 @@ def test_half_of_the_votes_is_not_enough() -> None:
     assert (judged.value, judged.cause) == (None, "judge_error")
 
 
+def slow_from(late: int, answer: httpx.Response) -> ChatClient:
+    """Make a client whose endpoint never answers the requests from number `late` on."""
+    count = iter(range(1000))
+
+    async def serve(request: httpx.Request) -> httpx.Response:
+        if is_probe(json.loads(request.content)):
+            return completion('{"ok": true}')
+        if next(count) >= late:
+            await asyncio.sleep(60)
+        return answer
+
+    return ChatClient("http://h.test", "judge-1", transport=httpx.MockTransport(serve))
+
+
+@pytest.mark.row("R26", "R48")
+@pytest.mark.parametrize(
+    ("came", "value", "cause"), [(2, 1.0, None), (1, None, "timeout"), (0, None, "timeout")]
+)
+def test_votes_that_came_in_time_count(came: int, value: float | None, cause: str | None) -> None:
+    judge = ChatJudge(slow_from(came, completion(FINE)), votes=3, timeout_s=1.0)
+    judged = judge.judge(case())
+    assert (judged.value, judged.votes, judged.cause) == (value, (2,) * came, cause)
+    assert ("timeout_s" in judged.reason) == (cause is not None)
+
+
 # --- single flight and cache ---
 
 
