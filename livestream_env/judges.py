@@ -54,6 +54,8 @@ Better = Literal["first", "second", "same"]
 
 AGENTS = {"rule": "tool_caller", "tool_use": "tool_caller"}
 _JITTER = random.SystemRandom()
+_WAIT_S = 0.05
+"""Between two looks for what others have: an answer, or the rest of a budget."""
 
 
 class Judge(Protocol):
@@ -299,7 +301,7 @@ class ChatJudge:
         """Return the answer from the cache, or ask for it, unless another process does."""
         if self._cache is None:
             return self._recorded_too(await self._ask(key, request, number))
-        owner, wait_s = uuid.uuid4().hex, 0.05
+        owner, wait_s = uuid.uuid4().hex, _WAIT_S
         while True:
             found = await asyncio.to_thread(self._cache.get_or_claim, key, owner, self._timeout_s)
             if isinstance(found, KeptAnswer):
@@ -352,13 +354,19 @@ class ChatJudge:
     ) -> tuple[str, str | None, tuple[int, int]]:
         """Return text, reason of its end, and tokens of one answer."""
         client = cast("ChatClient", self._client)
-        self.budget.check()
-        mode = await client.ajson_mode()
-        asked = response_format(mode, request.name, request.schema)
-        with self.budget.timing():
-            done = await client.acomplete(messages, max_tokens=max_tokens, **self._options, **asked)
         sent = "".join(message["content"] for message in messages)
-        tokens = self.budget.add(self.model, sent, str(done.message), done.usage)
+        while (held := self.budget.hold(self.model, sent, max_tokens)) is None:
+            await asyncio.sleep(_WAIT_S)
+        try:
+            mode = await client.ajson_mode()
+            asked = response_format(mode, request.name, request.schema)
+            with self.budget.timing():
+                done = await client.acomplete(
+                    messages, max_tokens=max_tokens, **self._options, **asked
+                )
+            tokens = self.budget.add(self.model, sent, str(done.message), done.usage, held)
+        finally:
+            self.budget.release(held)
         return done.text, done.finish_reason, tokens
 
 

@@ -37,6 +37,7 @@ from livestream_env.calibration import Calibration, calibrate
 from livestream_env.chat import ChatClient
 from livestream_env.cli import main
 from livestream_env.cli_judge import METRIC_NAMES
+from livestream_env.completions import Usage
 from livestream_env.errors import (
     BudgetExhausted,
     MixedVersions,
@@ -588,12 +589,19 @@ def test_caches_are_merged_and_the_target_wins(
 # --- cost ---
 
 
+def characters(reply: str) -> int:
+    """Count what is asked about a reply."""
+    request = score_request(load_prompt("correctness", "zh"), case(reply))
+    return sum(len(message["content"]) for message in request.messages())
+
+
 @pytest.mark.row("R48")
 def test_a_spent_budget_raises_and_never_skips() -> None:
     prices = {"judge-1": (2.0, 8.0)}
     # one request is 100 in and 20 out: (100 * 2 + 20 * 8) / 1e6 = 0.00036
-    budget = Budget(cost=0.0007, prices=prices)
-    _, judge = judging(FINE, budget=budget)
+    most = (characters("b") * 2 + 20 * 8) / 1e6
+    budget = Budget(cost=0.00036 + most + 1e-9, prices=prices)
+    _, judge = judging(FINE, budget=budget, max_tokens=20)
     for reply in "ab":
         assert judge.judge(case(reply)).value == 1.0
     assert budget.spent == pytest.approx(0.00072)
@@ -603,11 +611,87 @@ def test_a_spent_budget_raises_and_never_skips() -> None:
 
 
 def test_judges_may_share_a_budget_of_tokens() -> None:
-    budget = Budget(tokens=240)
+    budget = Budget(tokens=120 + characters("b") + 20)
+    options = {"budget": budget, "max_tokens": 20}
     for reply in "ab":
-        assert judging(FINE, budget=budget)[1].judge(case(reply)).value == 1.0
-    with pytest.raises(BudgetExhausted, match="240 of 240 tokens"):
-        judging(FINE, budget=budget)[1].judge(case())
+        assert judging(FINE, **options)[1].judge(case(reply)).value == 1.0
+    with pytest.raises(BudgetExhausted, match="240 of .* tokens"):
+        judging(FINE, **options)[1].judge(case())
+
+
+def judged_at_once(judge: ChatJudge, count: int) -> list[Any]:
+    async def ask() -> list[Any]:
+        asked = (judge.ajudge(case(f"{i:03}")) for i in range(count))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    return asyncio.run(ask())
+
+
+def taking(prompt_tokens: int, completion_tokens: int) -> ChatClient:
+    """Make a client whose endpoint takes its time, and as many tokens for each answer."""
+
+    async def serve(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.01)
+        if is_probe(json.loads(request.content)):
+            return completion('{"ok": true}')
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+        return completion(FINE, usage=usage)
+
+    return ChatClient("http://h.test", "judge-1", transport=httpx.MockTransport(serve))
+
+
+@pytest.mark.row("R48")
+def test_requests_at_once_do_not_pass_the_budget() -> None:
+    asked = characters("000")
+    budget = Budget(tokens=3 * (asked + 20) + asked)  # three that take their most, and not four
+    came = judged_at_once(ChatJudge(taking(asked, 20), budget=budget, max_tokens=20), 100)
+    assert sum(isinstance(one, BudgetExhausted) for one in came) == 97
+    assert (budget.requests, budget.prompt_tokens) == (3, 3 * asked)
+    assert budget.prompt_tokens + budget.completion_tokens <= budget.tokens  # type: ignore[operator]
+
+
+def test_requests_wait_for_what_others_need_less_than_they_held() -> None:
+    asked = characters("000")
+    # the last of 20 finds 19 * 120 spent; fewer than four fit at once at first
+    budget = Budget(tokens=19 * 120 + asked + 20)
+    came = judged_at_once(ChatJudge(taking(100, 20), budget=budget, max_tokens=20), 20)
+    assert [one.value for one in came] == [1.0] * 20
+    assert budget.prompt_tokens + budget.completion_tokens == 20 * 120
+
+
+def test_a_request_that_fails_holds_nothing() -> None:
+    budget = Budget(tokens=characters("000") + 20)
+    for _ in range(3):
+        _, failing = judging(error(401), budget=budget, max_tokens=20)
+        assert failing.judge(case("000")).cause == "judge_error"
+    assert judging(FINE, budget=budget, max_tokens=20)[1].judge(case("000")).value == 1.0
+
+
+def test_a_budget_holds_for_threads_and_not_for_copies() -> None:
+    budget = Budget(tokens=1000)
+    barrier = threading.Barrier(8)
+
+    def spend(_: int) -> int:
+        barrier.wait()
+        for count in range(1000):
+            try:
+                held = budget.hold("m", "x" * 4, 3)
+            except BudgetExhausted:
+                return count
+            if held is not None:
+                budget.add("m", "", "", Usage(4, 3), held)
+        return 1000
+
+    with ThreadPoolExecutor(8) as pool:
+        assert max(pool.map(spend, range(8))) < 1000
+    # 142 * 7 = 994 are spent, and 7 more would be 1001
+    assert (budget.requests, budget.prompt_tokens, budget.completion_tokens) == (142, 568, 426)
+    fresh = Budget(tokens=10)
+    assert fresh.hold("m", "x" * 4, 3) is not None
+    assert fresh.hold("m", "x" * 4, 3) is None
+    copy = pickle.loads(pickle.dumps(fresh))
+    assert copy == fresh
+    assert copy.hold("m", "x" * 4, 3) is not None
 
 
 def test_a_limit_of_money_needs_a_price() -> None:
@@ -993,7 +1077,7 @@ def test_wrong_use_of_the_command_is_told(
 
 def test_a_budget_stops_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     model = over_http(truthful(lambda _, label: label, right))
-    prices = ("--price-in", "1000", "--price-out", "1000", "--budget", "0.3")
+    prices = ("--price-in", "1000", "--price-out", "1000", "--budget", "4")
     with served(model) as url:
         assert main(calibrate_command(url, *prices)) == 2
     assert "is spent" in capsys.readouterr().err
