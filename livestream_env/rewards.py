@@ -44,9 +44,10 @@ class Rubric:
             By default each score counts for its own agent with its own weight.
         missing: `renormalise` shares the weight of `no_truth` and `not_applicable` out among that
             agent's other scores; `none` makes the agent's total `None`.
-        gate: `helpful`: correctness is 0 where nothing that was asked is covered and an answer was
-            right; `outcome`: efficiency counts only where the outcome is above 0.
-        veto: names of scores that make the replier's total 0 where they are 0.
+        gate: `helpful`: correctness and length are 0 where nothing that was asked is covered and
+            an answer was right; `outcome`: efficiency counts only where the outcome is above 0.
+        veto: names of scores that make the replier's total 0 where they are 0. The replier's are
+            the scores that its hooks or `weights` give to it.
         group_hooks: callables of all trajectories of a group, for `score_group`.
         timeout_s: limit of each hook that is not built in; past it the score is missing.
     """
@@ -166,20 +167,22 @@ class Rubric:
         return Score(name, None, 1.0, getattr(hook, "agent", "host"), None, reason, cause)
 
     def _weighed(self, reading: Reading, scores: list[Score]) -> Rewards:
-        gated = _gated(reading, scores, self.gate)
-        kept = [self._vetoed(score, gated) for score in gated]
-        if self.missing == "none":
-            kept = [replace(s, cause="judge_error") if s.cause in SILENT else s for s in kept]
-        made = self._with_weights(kept)
+        repliers = self._names_of_replier(scores)
+        made = self._with_weights(scores)
         if reading.trajectory.stop_reason is StopReason.TOOLS_DONE:
-            made = list(map(_without_replier, made))
-        return Rewards(tuple(made))
+            made = [_without_replier(score) if score.name in repliers else score for score in made]
+        elif not any(one.text.strip() or (one.reply and one.reply.skips) for one in reading.rounds):
+            made = [_of_no_reply(score) if score.name in repliers else score for score in made]
+        else:
+            made = _gated(reading, made, self.gate)
+        if any(score.name in self.veto and score.value == 0 for score in made):
+            made = [_vetoed(score) if score.name in repliers else score for score in made]
+        return Rewards(tuple(map(_loudly, made) if self.missing == "none" else made))
 
-    def _vetoed(self, score: Score, scores: Sequence[Score]) -> Score:
-        is_vetoed = any(s.name in self.veto and s.value == 0 for s in scores)
-        if is_vetoed and score.agent == "replier" and score.value:
-            return replace(score, value=0.0, reason=f"vetoed; {score.reason}")
-        return score
+    def _names_of_replier(self, scores: Sequence[Score]) -> set[str]:
+        """Return the scores that are for what was replied: the replier's by hook or by weight."""
+        weighed = self.weights.get("replier", {}) if self.weights is not None else {}
+        return {score.name for score in scores if score.agent == "replier"} | set(weighed)
 
     def _with_weights(self, scores: Sequence[Score]) -> list[Score]:
         if self.weights is None:
@@ -257,32 +260,38 @@ def _without(rewards: Rewards, silent: Collection[tuple[str, str]]) -> Rewards:
 
 
 def _gated(reading: Reading, scores: list[Score], gate: Gate | None) -> list[Score]:
-    """Give the replier nothing without a reply, and close the gate where it is."""
     by_name = {score.name: score for score in scores}
-    if not any(one.text.strip() or (one.reply and one.reply.skips) for one in reading.rounds):
-        return [
-            replace(s, value=0.0, cause=None, reason="no reply")
-            if s.agent == "replier" and s.value is not None
-            else s
-            for s in scores
-        ]
     if gate == "helpful" and _is_evasive(reading, by_name.get("helpfulness")):
-        return [_closed(s, "correctness", "nothing asked is covered") for s in scores]
-    outcome = by_name.get("outcome")
-    if gate == "outcome" and outcome is not None and not outcome.value:
-        return [_closed(s, "efficiency", "no outcome") for s in scores]
+        why = "nothing asked is covered"
+        return [_closed(s, ("correctness", "length"), why) for s in scores]
+    outcome = by_name["outcome"].value if "outcome" in by_name else None
+    if gate == "outcome" and outcome is not None and outcome <= 0:
+        return [_closed(s, ("efficiency",), "no outcome") for s in scores]
     return scores
 
 
 def _without_replier(score: Score) -> Score:
-    """Take the replier's weight and value where nobody had its seat."""
-    if score.agent != "replier":
-        return score
+    """Take the score of a reply where nobody had the replier's seat."""
     return replace(score, value=None, weight=0.0, reason="no replier", cause="not_applicable")
 
 
-def _closed(score: Score, name: str, why: str) -> Score:
-    if score.name != name or not score.value:
+def _of_no_reply(score: Score) -> Score:
+    return score if score.value is None else replace(score, value=0.0, reason="no reply")
+
+
+def _vetoed(score: Score) -> Score:
+    return replace(score, value=0.0, reason=f"vetoed; {score.reason}") if score.value else score
+
+
+def _loudly(score: Score) -> Score:
+    """Let a silent score make the total missing: it keeps its cause in the reason alone."""
+    if score.cause not in SILENT:
+        return score
+    return replace(score, cause=None, reason=f"{score.cause}: {score.reason}")
+
+
+def _closed(score: Score, names: Collection[str], why: str) -> Score:
+    if score.name not in names or not score.value:
         return score
     return replace(score, value=0.0, reason=f"gate: {why}; {score.reason}")
 

@@ -488,7 +488,6 @@ class Status(StrEnum):
     OK = "ok"
     POLICY_TRUNCATED = "policy_truncated"
     ENV_ERROR = "env_error"
-    JUDGE_ERROR = "judge_error"
 
 
 MissingCause = Literal["no_truth", "not_applicable", "judge_error", "refused", "timeout"]
@@ -536,7 +535,8 @@ class Rewards:
         """Return the weighted sum of the episode scores of `agent`; of all agents, their mean.
 
         `no_truth` and `not_applicable` share their weight out among that agent's other scores;
-        any other missing value makes the total `None`, and so does the absence of any score.
+        any other missing value makes the total `None`, and so does the absence of any score. What
+        has no weight changes nothing, missing or not.
         """
         if agent is None or agent == "host":
             weighed = [s for s in self.scores if s.turn is None and s.weight]
@@ -547,7 +547,7 @@ class Rewards:
         return self._agent_total(agent)
 
     def _agent_total(self, agent: str) -> float | None:
-        mine = [score for score in self.scores if score.agent == agent and score.turn is None]
+        mine = [s for s in self.scores if s.agent == agent and s.turn is None and s.weight]
         if any(s.value is None and s.cause not in ("no_truth", "not_applicable") for s in mine):
             return None
         spoke = [(score.value, score.weight) for score in mine if score.value is not None]

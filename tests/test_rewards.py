@@ -483,6 +483,20 @@ def test_a_hook_without_a_weight_is_logged_and_never_trained() -> None:
     assert rewards.total("replier") == 1.0
 
 
+def test_a_judge_that_is_only_logged_excludes_no_row_where_it_fails() -> None:
+    def monitor(trajectory: Trajectory, room: Room | None) -> Score:
+        raise JudgeError("no verdict")
+
+    room = keyed(PRICE)
+    weights = {"replier": {"correctness": 1.0}}
+    monitor.agent = "replier"  # type: ignore[attr-defined]
+    rewards = Rubric(["correctness", monitor], weights=weights)(
+        played(room, (SEARCH, RULE), HONEST), room
+    )
+    assert rewards.scores[1].cause == "judge_error"
+    assert rewards.total("replier") == rewards.total() == 1.0
+
+
 def test_async_hooks_are_awaited_together() -> None:
     async def slow(trajectory: Trajectory, room: Room | None) -> float:
         await asyncio.sleep(0)
@@ -555,8 +569,8 @@ def test_outcome_gates_efficiency(
         # one look-up too many: F1 of {a} and {a, b} is 2/3, efficiency 1/2
         # .4 + .3 + .1 + .1; .5 + .3 * (1 + 2/3) / 2 + .1
         pytest.param((SEARCH, FAQ, RULE), HONEST, 0.9, 0.85, id="one look-up too many"),
-        # a wrong price: nothing but quick; .3 * (.75 + 1) / 2, the gate shuts efficiency out
-        pytest.param((SEARCH, RULE), "亲，1号链接价格是35.9元", 0.2, 0.2625, id="wrong"),
+        # a wrong price: the guard's veto takes all; .3 * (.75 + 1) / 2, the gate shuts the rest
+        pytest.param((SEARCH, RULE), "亲，1号链接价格是35.9元", 0.0, 0.2625, id="wrong"),
     ],
 )
 def test_the_dialogue_and_agent_objectives_are_sums(
@@ -577,6 +591,55 @@ def test_a_veto_takes_the_repliers_total() -> None:
     rewards = rubric(played(room, (SEARCH, RULE), HONEST), room)
     assert rewards.total("replier") == 0.0
     assert rewards.total("tool_caller") == 1.0
+
+
+@pytest.mark.parametrize("reply", [None, "", "  \n"])
+def test_without_a_reply_what_weights_give_to_the_replier_is_nothing_too(reply: str | None) -> None:
+    def style(trajectory: Trajectory, room: Room | None) -> float:
+        return 1.0
+
+    room = keyed(PRICE)
+    trajectory = played(room, (SEARCH, RULE), reply)
+    weights = {"replier": {"style": 0.5, "efficiency": 0.5}, "tool_caller": {"rule": 1.0}}
+    rewards = Rubric([style, "efficiency", "rule"], weights=weights)(trajectory, room)
+    assert rewards.total("replier") == 0.0
+    assert PRESETS["dialogue"](trajectory, room).total() == 0.0
+
+
+def test_a_veto_takes_what_weights_give_to_the_replier_too() -> None:
+    room = keyed(PRICE)
+    promise = HONEST + "，全网最低价，终身免费退换"
+    rewards = PRESETS["dialogue"](played(room, (SEARCH, RULE), promise), room)
+    assert rewards.total("replier") == rewards.total() == 0.0
+
+
+def test_an_evasion_earns_no_length() -> None:
+    room = keyed(PRICE)
+    evasion = "不好意思亲，以付款页为准，看1号链接"
+    made = PRESETS["dialogue"](played(room, (SEARCH, RULE), evasion), room)
+    values = {score.name: score.value for score in made.scores}
+    assert (values["correctness"], values["length"]) == (0.0, 0.0)
+    assert made.total() == pytest.approx(0.2)  # quick
+
+
+def test_an_outcome_without_a_verdict_closes_no_gate() -> None:
+    def outcome(trajectory: Trajectory, room: Room | None) -> Score:
+        return Score("outcome", None, 1.0, "host", cause="no_truth")
+
+    room = keyed(PRICE)
+    weights = PRESETS["agent50_30_20"].weights
+    rubric = Rubric([outcome, "process", "efficiency"], weights=weights, gate="outcome")
+    assert rubric(played(room, (SEARCH, RULE), HONEST), room).total() == pytest.approx(1.0)
+
+
+def test_a_score_that_is_silent_makes_the_total_missing_where_that_is_asked_for() -> None:
+    room = small_room(reply_rules=RULES, limits={"preset_faqs": 0})
+    trajectory = played(room, (SEARCH, RULE), HONEST, comment="c1")
+    rewards = Rubric(["correctness", "helpfulness"], missing="none")(trajectory, room)
+    assert rewards.total() is None
+    silent = next(score for score in rewards.scores if score.name == "helpfulness")
+    # no judge failed here
+    assert (silent.cause, silent.reason) == (None, "no_truth: no key")
 
 
 @pytest.mark.parametrize(
