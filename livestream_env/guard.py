@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from livestream_env.guard_checks import leaked_text, personal_data, wrong_prices
 from livestream_env.guard_lexicon import Hit, Kind, Lexicons, Severity, load_lexicons
-from livestream_env.guard_text import Conversation, View, read, with_letters, without_gaps
+from livestream_env.guard_text import (
+    Conversation,
+    View,
+    read,
+    with_letters,
+    without_breaks,
+    without_gaps,
+)
 from livestream_env.types import Action, Message, Score, ToolSpec, Trajectory, TurnEvent
 from livestream_env.words import asks
 
@@ -129,10 +136,13 @@ def _hits(reply: str, conversation: Conversation, lists: Lexicons) -> list[tuple
     plain = read(reply)
     close = without_gaps(plain)
     spelled = with_letters(close)
+    broken = without_breaks(close)
     found: list[tuple[int, int, str]] = []
-    for view in (close,) if spelled is None else (close, spelled):
+    for view in filter(None, (close, spelled, broken)):
         for kind in lists.kinds.values():
             hits = (hit for hit in kind.find(view) if _counts(hit, view, kind, conversation, lists))
+            if view is broken:
+                hits = (hit for hit in hits if _is_across(hit, view, reply))
             found.extend(_placed(view, islice(hits, MOST)))
     for look in (wrong_prices, personal_data, leaked_text):
         hits = (hit for hit in look(plain, conversation) if hit.kind in lists.kinds)
@@ -149,6 +159,12 @@ def _hits(reply: str, conversation: Conversation, lists: Lexicons) -> list[tuple
 def _placed(view: View, hits: Iterable[Hit]) -> Iterator[tuple[int, int, str]]:
     for hit in hits:
         yield (*view.span(hit.start, hit.stop), hit.kind)
+
+
+def _is_across(hit: Hit, view: View, reply: str) -> bool:
+    """Tell whether a hit lies across a break; the others are found with the breaks in place."""
+    start, stop = view.span(hit.start, hit.stop)
+    return without_gaps(read(reply[start:stop])).text != view.text[hit.start : hit.stop]
 
 
 _REACH = 24

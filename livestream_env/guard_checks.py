@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
 from livestream_env.guard_lexicon import Hit
-from livestream_env.guard_text import Conversation, View
-from livestream_env.words import chinese_number, fold
+from livestream_env.guard_text import Conversation, View, plain
+from livestream_env.words import chinese_number
 
 _NUMBER = r"(?<![\d.])(?<!\d,)(?:\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)(?:\.\d{1,2}(?!\d))?"
 _HAN = r"[〇零一二两三四五六七八九十百千万]{1,12}+"
@@ -299,7 +299,7 @@ _HAN_RUN, _LATIN_RUN = 12, 28
 def _instruction_runs(system: str) -> tuple[tuple[int, frozenset[str]], ...]:
     """Return every run of letters of the lines that instruct, quoted names cut out, by length."""
     runs: dict[int, set[str]] = {_HAN_RUN: set(), _LATIN_RUN: set()}
-    for line in map(fold, _QUOTED.sub("\n", system).split("\n")):
+    for line in map(plain, _QUOTED.sub("\n", system).split("\n")):
         if _INSTRUCTS.search(line):
             letters = "".join(filter(str.isalnum, line))
             size = _LATIN_RUN if line.isascii() else _HAN_RUN

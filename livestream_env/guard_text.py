@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
@@ -22,9 +22,14 @@ _MARKS = ',。!?;:、()"“”‘’《》【】「」\\[\\]{}<>\n¥$€£@#'
 _GAP = rf"(?:[^\w{_MARKS}]|[_丶丨灬])"
 _GAPS = re.compile(
     rf"(?<=[{_HAN}])(?:{_GAP}|#){{1,6}}(?=[{_HAN}])"
-    rf"|(?<=[a-z])(?<![a-z][a-z]){_GAP}{{1,3}}(?=[a-z](?![a-z]))"
+    rf"|(?<=[a-z])(?<![a-z][a-z]){_GAP}{{1,3}}(?=[a-z](?![a-z]))|(?<= ) {{1,6}}"
 )
 """What stands between two characters to keep them apart: 全.网, v.x, b e s t."""
+_BREAKS = re.compile(
+    rf"(?<=[{_HAN}])(?:{_GAP}{{0,3}}\n{_GAP}{{0,3}}(?=[{_HAN}])"
+    rf"|[\W_]{{1,6}}(?=[{_HAN}](?:[\W_]|\Z))|(?<![^\W_].)[\W_]{{1,6}}(?=[{_HAN}]))"
+)
+"""A line break between two characters, and whatever stands beside one that stands alone."""
 _LETTER_LIKE = re.compile(r"(?<=[a-z])[@$!0-9](?=[a-z])")
 
 
@@ -43,25 +48,74 @@ class View:
 
 def read(text: str) -> View:
     """Fold a text character by character: width, case, look-alikes, traditional, invisibles."""
-    parts: list[str] = []
+    folds = _folds()
+    folded = text.translate(folds)
+    if folds.uneven.isdisjoint(text):
+        return View(folded, range(len(text)), range(1, len(text) + 1))
     starts: list[int] = []
     stops: list[int] = []
     for at, character in enumerate(text):
-        for one in _folded(character):
-            parts.append(one)
-            starts.append(at)
-            stops.append(at + 1)
-    return View("".join(parts), starts, stops)
+        width = len(folds[ord(character)])
+        starts.extend([at] * width)
+        stops.extend([at + 1] * width)
+    return View(folded, starts, stops)
 
 
-@lru_cache(maxsize=8192)
+def plain(text: str) -> str:
+    """Fold a whole text as `read` does, blanks made one; what a reply is compared with."""
+    return fold(text).translate(_folds())
+
+
+class _Folds(dict[int, str]):
+    """What each character is read as, made when it is first met, for `str.translate`."""
+
+    def __init__(self) -> None:
+        self.uneven: set[str] = set()
+        """Characters that are read as none or as several."""
+
+    def __missing__(self, point: int) -> str:
+        folded = _folded(chr(point))
+        if len(folded) != 1:
+            self.uneven.add(chr(point))
+        self[point] = folded
+        return folded
+
+
+@cache
+def _folds() -> _Folds:
+    return _Folds()
+
+
 def _folded(character: str) -> str:
     if character.isspace():
-        return "\n" if character in "\n\r\u2028\u2029" else " "
-    known = _lookalikes()["characters"]
-    plain = fold(character)
-    kept = (c for c in plain if not unicodedata.combining(c) and c != "\u20e3")
-    return "".join(known.get(one, one) for one in kept)
+        return "\n" if character in "\n\x0b\x0c\x85\u2028\u2029" else " "
+    kept = (c for c in fold(character) if unicodedata.category(c) not in ("Mn", "Me"))
+    return "".join(map(_base, kept))
+
+
+_LATIN = re.compile(
+    r"(?:LATIN (?:SMALL |CAPITAL )?LETTER (?:SMALL CAPITAL )?|REGIONAL INDICATOR SYMBOL LETTER "
+    r"|NEGATIVE (?:CIRCLED|SQUARED) LATIN CAPITAL LETTER )(?P<letter>[A-Z])(?: WITH .{1,60})?"
+)
+
+
+def _base(character: str) -> str:
+    """Return the letter, character or numeral that it is a form of; it itself where it is none."""
+    known = _characters()
+    first = unicodedata.normalize("NFD", character)[0]
+    for one in (character, first):  # a kana keeps its mark: its base is no form of anything
+        if one in known:
+            return known[one]
+    named = None if character.isascii() else _LATIN.fullmatch(unicodedata.name(character, ""))
+    return named["letter"].lower() if named else character
+
+
+@cache
+def _characters() -> dict[str, str]:
+    found = dict(_lookalikes()["characters"])
+    for character, forms in _lookalikes()["forms"].items():
+        found.update(dict.fromkeys(forms, character))
+    return found
 
 
 @cache
@@ -73,16 +127,40 @@ def _lookalikes() -> dict[str, dict[str, str]]:
 
 def without_gaps(view: View) -> View:
     """Drop what stands between single characters to keep them apart."""
-    kept: list[int] = []
+    return _without(_GAPS, view) or view
+
+
+def without_breaks(view: View) -> View | None:
+    """Drop line breaks and marks inside words too; `None` where there are none.
+
+    One line break after no mark is inside a word, since sentences end in a mark or a blank line.
+    A blank line or a mark is so only beside a character that stands alone.
+    """
+    joined = _without(_BREAKS, view)
+    text = (joined or view).text
+    if joined is None and "\n" not in text:
+        return None
+    joined = joined or view
+    return View(text.replace("\n", " "), joined.starts, joined.stops)
+
+
+def _without(dropped: re.Pattern[str], view: View) -> View | None:
+    """Drop what a pattern matches; `None` where it matches nothing."""
+    text: list[str] = []
+    starts: list[int] = []
+    stops: list[int] = []
     at = 0
-    for match in _GAPS.finditer(view.text):
-        kept.extend(range(at, match.start()))
+    for match in dropped.finditer(view.text):
+        kept = slice(at, match.start())
+        text.append(view.text[kept])
+        starts.extend(view.starts[kept])
+        stops.extend(view.stops[kept])
         at = match.end()
     if not at:
-        return view
-    kept.extend(range(at, len(view.text)))
-    text, starts, stops = view.text, view.starts, view.stops
-    return View("".join(text[i] for i in kept), [starts[i] for i in kept], [stops[i] for i in kept])
+        return None
+    return View(
+        "".join((*text, view.text[at:])), [*starts, *view.starts[at:]], [*stops, *view.stops[at:]]
+    )
 
 
 def with_letters(view: View) -> View | None:
@@ -147,12 +225,12 @@ class Conversation:
                 parts.append(_SAID_BY_VIEWERS.sub("", text))
             elif role == "user" and "\n" in text:
                 parts.append(_SAID_BY_VIEWERS.sub("", _VIEWERS_LINE.sub("", text)))
-        return fold(' " '.join(parts))
+        return plain(' " '.join(parts))
 
     @cached_property
     def evidence(self) -> str:
         """Return the text of everybody but the assistant."""
-        return fold(" ; ".join(text for role, text in self._said if role != "assistant"))
+        return plain(" ; ".join(text for role, text in self._said if role != "assistant"))
 
     def trusts(self, letters: str) -> bool:
         """Tell whether a trusted text holds these letters and digits."""
@@ -177,7 +255,7 @@ class Conversation:
     def said_letters(self) -> str:
         """Return the users' texts without blanks and punctuation."""
         users = " ".join(text for role, text in self._said if role == "user")
-        return _DROPPED.sub("", fold(users))
+        return _DROPPED.sub("", plain(users))
 
     @cached_property
     def system(self) -> str:
@@ -198,7 +276,7 @@ class Conversation:
             for call in calls:
                 name = str(_get(_get(call, "function") or call, "name") or "")
                 if "_" in name or re.search("[a-z][A-Z]", name):
-                    found[fold(name)] = None
+                    found[plain(name)] = None
         return tuple(found)
 
     @cached_property
