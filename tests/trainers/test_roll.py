@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import runpy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -382,3 +384,14 @@ def test_environments_are_gems_and_shown_by_their_names() -> None:
 
 def test_all_cases_with_one_agent_are_played() -> None:
     assert set(ONE_AGENT_CASES) < set(ONE_TOKENIZER)
+
+
+def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    folder = Path(__file__).resolve().parents[2] / "examples" / "trainers"
+    monkeypatch.syspath_prepend(str(folder))
+    runpy.run_path(str(folder / "roll_rooms.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "text: reward 1.0 ended True turns 3.0" in told
+    assert "messages: then assistant reward 1.0" in told
+    assert "cluster small: 2 step rows" in told
+    assert "cluster large: 1 step rows" in told
