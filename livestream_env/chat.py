@@ -120,6 +120,11 @@ class ChatClient:
     def __repr__(self) -> str:
         return f"ChatClient({self.base_url!r}, {self.model!r})"
 
+    @property
+    def endpoint(self) -> str:
+        """The URL that is asked, in one spelling, with the query that `base_url` does not show."""
+        return str(self._url)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_processes": {}}
 

@@ -41,10 +41,18 @@ class KeptAnswer(NamedTuple):
 
 
 def answer_key(
-    model: str, prompt: str, messages: Iterable[dict[str, str]], options: Any, sample: int
+    endpoint: str,
+    model: str,
+    prompt: str,
+    messages: Iterable[dict[str, str]],
+    options: Any,
+    sample: int,
 ) -> str:
-    """Return the key of an answer: a digest of all that decides it."""
-    asked = [model, prompt, list(messages), options, sample]
+    """Return the key of an answer: a digest of all that decides it.
+
+    Recordings, which are read where no endpoint is, know none: `""`.
+    """
+    asked = [endpoint, model, prompt, list(messages), options, sample]
     text = json.dumps(asked, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -11,6 +11,7 @@ import os
 import random
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from livestream_env.errors import (
     ChatRefused,
     ChatTimeout,
     MixedVersions,
+    SharedFileError,
     did_you_mean,
 )
 from livestream_env.judge_budget import Budget
@@ -121,7 +123,8 @@ class ChatJudge:
         `client` is a client, or a base URL with `model` beside it. `prompt` names a user's own
         prompt file. `language` is the room's by default. `votes` samples are asked, at temperature
         0.7 where there are several, else at 0. `timeout_s` bounds one judgement. Answers are kept
-        in the file `cache`, added to the file `record`, or, without a client, read from `recorded`.
+        in the file `cache`, which endpoints may share, added to the file `record`, which is of one
+        endpoint, or, without a client, read from `recorded`.
 
         Raises:
             ValueError: no such metric; neither a client nor `recorded`; a price is missing.
@@ -269,7 +272,7 @@ class ChatJudge:
         Raises:
             _NoVerdict: there is none, with the cause.
         """
-        key = answer_key(self.model, request.version, request.messages(), self._options, number)
+        key = self._key(request, number)
         if self._recorded is not None:
             if key not in self._recorded:
                 raise _NoVerdict(f"no judgement by `{self.model}` of this case is recorded")
@@ -286,6 +289,10 @@ class ChatJudge:
             cause = "timeout" if isinstance(error, ChatTimeout) else cause
             raise _NoVerdict(str(error), cause) from error
 
+    def _key(self, request: Request, number: int, endpoint: str = "") -> str:
+        asked = (self.model, request.version, request.messages(), self._options, number)
+        return answer_key(endpoint, *asked)
+
     def _landed(self, flight: tuple[int, str], task: asyncio.Task[KeptAnswer]) -> None:
         del self._asked[flight]
         if not task.cancelled():
@@ -301,22 +308,26 @@ class ChatJudge:
         """Return the answer from the cache, or ask for it, unless another process does."""
         if self._cache is None:
             return self._recorded_too(await self._ask(key, request, number))
+        cache_key = self._key(request, number, cast("ChatClient", self._client).endpoint)
         owner, wait_s = uuid.uuid4().hex, _WAIT_S
         while True:
-            found = await asyncio.to_thread(self._cache.get_or_claim, key, owner, self._timeout_s)
+            found = await asyncio.to_thread(
+                self._cache.get_or_claim, cache_key, owner, self._timeout_s
+            )
             if isinstance(found, KeptAnswer):
                 self.budget.cached += 1
-                return self._recorded_too(found)
+                return self._recorded_too(found._replace(key=key))
             if found:
                 break
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 1.0)
         try:
             kept = await self._ask(key, request, number)
+            await asyncio.to_thread(self._cache.put, kept._replace(key=cache_key))
         except BaseException:
-            self._cache.give_up(key, owner)
+            with suppress(SharedFileError):  # what came first is told
+                await asyncio.to_thread(self._cache.give_up, cache_key, owner)
             raise
-        await asyncio.to_thread(self._cache.put, kept)
         return self._recorded_too(kept)
 
     def _recorded_too(self, kept: KeptAnswer) -> KeptAnswer:
