@@ -18,8 +18,8 @@ from livestream_env.adapters.setup import Setup
 from livestream_env.renderers import ChatTemplateRenderer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from loss_masks import byte_tokenizer  # noqa: E402
-from shared_weights import REPLIES, RULE, SEARCH, policy  # noqa: E402
+from loss_masks import byte_tokenizer
+from shared_weights import REPLIES, RULE, SEARCH, policy
 
 OPTIONS = {"room": "snacks", "embedder": "lexical", "rubric": "single4"}
 QUESTION = {"comment": "c02"}
