@@ -6,10 +6,11 @@ The words around the number in its clause decide; a number that nothing explains
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from livestream_env.claim_figures import Figure, has_unit
 from livestream_env.claim_prices import Prices
-from livestream_env.claim_text import NAME, Reading
+from livestream_env.claim_text import NAME, Clause, Reading
 
 _AGO = re.compile(" ago(?![a-z])|[之以]?前(?!后)")
 _TIME_OF_DAY = re.compile("/7|x7")
@@ -38,9 +39,20 @@ def number_text(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-def stating_figures(reading: Reading, language: str) -> list[Figure]:
+def stating_figures(reading: Reading, language: str) -> tuple[Figure, ...]:
     """Return the numbers of a reading that state something, each with its `kind`."""
-    return _Reader(reading, language).read()
+    return _stating(reading.text, reading.plain, tuple(reading.clauses), language)
+
+
+@lru_cache(maxsize=256)
+def _stating(
+    text: str, plain: str, clauses: tuple[Clause, ...], language: str
+) -> tuple[Figure, ...]:
+    """Decide once for the readers of one reply: a rubric knows its room, figures of a run do not,
+    and both find the same numbers, which take most of the time."""
+    starts = [clause.start for clause in clauses]
+    reading = Reading(text, range(len(text) + 1), list(clauses), starts, plain)
+    return tuple(_Reader(reading, language).read())
 
 
 class _Reader(Prices):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from livestream_env.claim_figures import Figure
@@ -28,7 +28,7 @@ from livestream_env.claim_text import (
     voids,
 )
 
-__all__ = ["Claim", "ProductName", "find_claims"]
+__all__ = ["Claim", "ProductName", "find_claims", "find_kinds"]
 
 _ABOUT_PRODUCT = frozenset(("stock", "size", "percent", "gift", "off"))
 _ABOUT_CLAUSE = frozenset(("time", "count", "shipping", "return", "warranty"))
@@ -88,7 +88,7 @@ def find_claims(
     `language` is `zh` or `en`, the language of the room. `current` is the product that is meant
     where none is named.
     """
-    scene = _Scene(text, "zh" if language.startswith("zh") else "en", tuple(products), current)
+    scene = _Scene(text, language, products, current)
     claims: dict[tuple[str, str | None, str | None], Claim] = {}
     for found in sorted(scene.find(), key=lambda f: (f.start, f.stop, f.kind, str(f.value))):
         claim = scene.claim(found)
@@ -101,6 +101,11 @@ def find_claims(
         or claim.product is not None
         or (claim.kind, claim.value) not in named
     )
+
+
+def find_kinds(text: str, *, language: str, products: Sequence[ProductName] = ()) -> Iterable[str]:
+    """Yield the kinds of what `find_claims` finds, one by one as they are found."""
+    return (found.kind for found in _Scene(text, language, products, None).find())
 
 
 _HALF = re.compile(
@@ -135,11 +140,12 @@ class _Scene:
     """One text while it is searched."""
 
     def __init__(
-        self, text: str, language: str, products: tuple[ProductName, ...], current: str | None
+        self, text: str, language: str, products: Sequence[ProductName], current: str | None
     ) -> None:
-        self.original, self.language, self.current = text, language, current
-        self.words = lexicon(language)
-        self.index: NameIndex = name_index(products)
+        self.original, self.current = text, current
+        self.language = "zh" if language.startswith("zh") else "en"
+        self.words = lexicon(self.language)
+        self.index: NameIndex = name_index(tuple(products))
         self.reading: Reading = read(text)
         hide_handles(self.reading)
         self.void = bytearray(len(self.reading.text) + 1)

@@ -65,12 +65,11 @@ def _chosen(lines: Sequence[LogLine], args: argparse.Namespace) -> list[LogLine]
 
 
 def _fits(trajectory: Trajectory, args: argparse.Namespace) -> bool:
-    from livestream_env.conduct import abstains
     from livestream_env.evidence import Reading
 
     if args.stop_reason is not None and trajectory.stop_reason != args.stop_reason:
         return False
-    return not args.abstain or abstains(Reading(trajectory, None)) is True
+    return not args.abstain or Reading(trajectory, None).abstains is True
 
 
 def _total(trajectory: Trajectory) -> float | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
-from livestream_env.evidence import Reading, dodges
+from livestream_env.evidence import Reading
 from livestream_env.reply_hooks import is_stated
 from livestream_env.rooms import Ask, Room
 from livestream_env.types import Score, Trajectory
@@ -43,14 +43,6 @@ def _act_taken(reading: Reading, number: int, comment_id: str) -> str:
     return "ask" if asks(one.text) else "reply"
 
 
-def abstains(reading: Reading) -> bool | None:
-    """Return whether the last reply says that it cannot tell, and states nothing beside it.
-
-    `None` where there is no reply.
-    """
-    return dodges(reading.claims[-1]) if reading.rounds[-1].text.strip() else None
-
-
 def abstention(reading: Reading) -> Literal["justified", "unjustified"] | None:
     """Return whether the last reply had reason to say that it cannot tell; `None` where it does
     not say so.
@@ -59,7 +51,7 @@ def abstention(reading: Reading) -> Literal["justified", "unjustified"] | None:
     known and was looked up, or where it is not to be had and a search came back empty; without a
     key, where a search of the round came back empty.
     """
-    if not abstains(reading):
+    if not reading.abstains:
         return None
     number = len(reading.rounds) - 1
     mine = [ask for i, _, ask in reading.asks() if i == number]

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from livestream_env.conduct import abstains
 from livestream_env.errors import MixedVersions
 from livestream_env.evaluation import OFTEN, TOTAL, value_of
 from livestream_env.evidence import Reading
@@ -206,7 +205,7 @@ def reward_report(
         name: [value_of(trajectory, name) for trajectory in scored]
         for name in (TOTAL, *agents, *hooks)
     }
-    dodges = [abstains(Reading(trajectory, None)) for trajectory in scored]
+    dodges = [Reading(trajectory, None).abstains for trajectory in scored]
     known = [dodge for dodge in dodges if dodge is not None]
     return RewardReport(
         trajectories=len(trajectories),

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from livestream_env.conduct import abstains
 from livestream_env.drivers import Agent, Seed, rollout
 from livestream_env.env import LiveRoomEnv
 from livestream_env.evidence import Reading
@@ -372,7 +371,7 @@ def _of_key(trajectory: Trajectory, room: Room) -> Mapping[str, Any]:
     return {
         "intents": tuple(dict.fromkeys(ask.intent for ask in asks)),
         "level": max(levels, default=""),
-        "abstains": abstains(Reading(trajectory, room)),
+        "abstains": Reading(trajectory, room).abstains,
         "recovery": recoveries(trajectory, room),
     }
 

@@ -6,11 +6,11 @@ it. Rewards are functions of rounds, of the facts that were seen, and of the key
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from livestream_env.claims import Claim, ProductName, find_claims
+from livestream_env.claims import Claim, ProductName, find_claims, find_kinds
 from livestream_env.coverage import Values, values_of
 from livestream_env.grounding import Ground
 from livestream_env.keywords import has_han
@@ -199,6 +199,17 @@ class Reading:
         owners = [p.product_id for p in self.product_names for s in p.skus if s.sku_id == name]
         return owners[0] if kind == "sku" and owners else None
 
+    @cached_property
+    def abstains(self) -> bool | None:
+        """Whether the last reply says that it cannot tell, and states nothing beside it.
+
+        `None` where there is no reply.
+        """
+        text = self.rounds[-1].text
+        if not text.strip():
+            return None
+        return dodges(find_kinds(text, language=self.language, products=self.product_names))
+
     def unlinked(self, number: int) -> str:
         """Return a reply without its link numbers, which are no amounts."""
         text = self.rounds[number].text
@@ -215,10 +226,14 @@ class Reading:
                     yield number, comment_id, ask
 
 
-def dodges(claims: Sequence[Claim]) -> bool:
-    """Return whether a reply says that it cannot tell, and states nothing beside it."""
-    kinds = {claim.kind for claim in claims}
-    return "abstain" in kinds and kinds <= _OF_A_DODGE
+def dodges(kinds: Iterable[str]) -> bool:
+    """Return whether claims of these kinds say that one cannot tell, and nothing beside it."""
+    is_unsure = False
+    for kind in kinds:
+        if kind not in _OF_A_DODGE:
+            return False
+        is_unsure = is_unsure or kind == "abstain"
+    return is_unsure
 
 
 _OF_A_DODGE = frozenset(("abstain", "product", "link"))

@@ -35,7 +35,11 @@ def recoveries(trajectory: Trajectory, room: Room | None = None) -> Recovery:
     that gives no rule of a question still without one; without, those that are empty or refused.
     A look-up is made good by a later one with other arguments that holds what was missing.
     """
-    reading = Reading(trajectory, room)
+    return recoveries_of(Reading(trajectory, room))
+
+
+def recoveries_of(reading: Reading) -> Recovery:
+    """Count as `recoveries` does, for who has the reading."""
     recovered = missed = 0
     for number, one in enumerate(reading.rounds):
         asks = [ask for i, _, ask in reading.asks() if i == number]

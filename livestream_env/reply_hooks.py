@@ -249,7 +249,7 @@ def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Groundi
     one = reading.rounds[number]
     if not one.text.strip():
         return 0.0
-    is_dodge = dodges(reading.claims[number])
+    is_dodge = dodges(claim.kind for claim in reading.claims[number])
     if act == "answer":
         told = _stated(reading, number, ask, grounding)
         return 0.0 if is_dodge and not ask.facts else told

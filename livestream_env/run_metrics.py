@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 import numpy as np
 
 from livestream_env.conduct import (
-    abstains,
     abstention,
     act_confusion,
     explicit_query,
@@ -24,7 +23,7 @@ from livestream_env.evidence import Reading, Round
 from livestream_env.group_norms import flat_groups
 from livestream_env.judge_budget import Budget
 from livestream_env.measures import codes_of
-from livestream_env.reflection import recoveries
+from livestream_env.reflection import recoveries_of
 from livestream_env.rooms import Room
 from livestream_env.stability import stability_report
 from livestream_env.types import (
@@ -157,11 +156,11 @@ def _inside(
 ) -> tuple[float | None, float | None]:
     """Return the mean over groups of two and more of their standard deviation (ddof 1), and the
     share of these groups whose values are equal."""
+    if len(set(groups)) == len(groups):
+        return None, None
     known, codes = np.array(values, float), codes_of(groups)
     counts = np.bincount(codes)
     several = counts > 1
-    if not several.any():
-        return None, None
     means = np.bincount(codes, known) / counts
     squares = np.bincount(codes, (known - means[codes]) ** 2)
     deviations = np.sqrt(squares[several] / (counts[several] - 1))
@@ -196,9 +195,9 @@ def _acts(readings: Sequence[Reading]) -> Figures:
     """Tell how the episodes were gone about."""
     if not readings:
         return {}
-    dodges = [dodge for reading in readings if (dodge := abstains(reading)) is not None]
+    dodges = [reading.abstains for reading in readings if reading.abstains is not None]
     reasons = Counter(map(abstention, readings))
-    counted = [recoveries(reading.trajectory, reading.room) for reading in readings]
+    counted = [recoveries_of(reading) for reading in readings]
     missed = sum(one.missed for one in counted)
     return {
         "abstain/share": _mean(dodges),

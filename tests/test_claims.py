@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from livestream_env.claims import ProductName, find_claims
+from livestream_env.claims import ProductName, find_claims, find_kinds
 from livestream_env.rooms import Sku
 
 pytestmark = pytest.mark.row("R26")
@@ -428,6 +428,16 @@ def test_replies_of_other_trades_and_styles() -> None:
         got, expected = bench.labels(rooms[room], text), set(labels)
         right, found, there = right + len(got & expected), found + len(got), there + len(expected)
     assert min(right / found, right / there) >= 0.97, f"{right / found}, {right / there}"
+
+
+@pytest.mark.parametrize("products", [(), SHOP], ids=["no names", "names"])
+def test_the_kinds_alone_are_those_of_the_claims(products: tuple[ProductName, ...]) -> None:
+    cases = json.loads((ROOT / "tests" / "claims_cases.json").read_text(encoding="utf-8"))
+    for room, text, _ in cases["replies"]:
+        language = cases["rooms"][room]["language"] if room in cases["rooms"] else "zh"
+        claims = find_claims(text, language=language, products=products)
+        kinds = set(find_kinds(text, language=language, products=products))
+        assert kinds == {claim.kind for claim in claims}, text
 
 
 SAID = {

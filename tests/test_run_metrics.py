@@ -288,6 +288,15 @@ def test_an_unfinished_episode_is_told_apart() -> None:
     assert figures["turns"] == EXPECTED["turns"]
 
 
+@pytest.mark.parametrize("number", range(7))
+def test_one_trajectory_has_the_figures_of_many_like_it(number: int) -> None:
+    """Means and shares do not move with the number of equal members; all else is of groups."""
+    played = fixed_log()[number]
+    alone, many = le.metrics([played], rooms=[ROOM]), le.metrics([played] * 3, rooms=[ROOM])
+    assert {**alone, "episodes": 3.0} == pytest.approx({key: many[key] for key in alone})
+    assert all("group" in key for key in many.keys() - alone.keys())
+
+
 def test_one_trajectory_alone_is_refused() -> None:
     with pytest.raises(TypeError, match="a list"):
         le.metrics(fixed_log()[0])  # type: ignore[arg-type]
