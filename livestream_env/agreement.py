@@ -13,16 +13,32 @@ Side = Literal["first", "second", "same"]
 
 
 def confusion(truth: Sequence[int], given: Sequence[int], classes: int) -> NDArray[np.int64]:
-    """Count how often each class was given for each true one, shape (classes, classes)."""
+    """Count how often each class was given for each true one, shape (classes, classes).
+
+    Raises:
+        ValueError: a label is no whole number from 0 to `classes` - 1, or one has no partner.
+    """
     table = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(table, (np.asarray(truth, dtype=int), np.asarray(given, dtype=int)), 1)
+    for labels in zip(truth, given, strict=True):
+        for label in labels:
+            if not isinstance(label, (int, np.integer)) or not 0 <= label < classes:
+                raise ValueError(
+                    f"a label is {label!r}; give whole numbers from 0 to {classes - 1}"
+                )
+        table[labels] += 1
     return table
 
 
 def kappa(
     table: NDArray[np.int64], *, weights: Literal["plain", "quadratic"] = "plain"
 ) -> float | None:
-    """Return Cohen's kappa of a confusion table; `None` where chance alone makes raters agree."""
+    """Return Cohen's kappa of a confusion table; `None` where chance alone makes raters agree.
+
+    Raises:
+        ValueError: `weights` is unknown.
+    """
+    if weights not in ("plain", "quadratic"):
+        raise ValueError(f"no weights `{weights}`; give `plain` or `quadratic`")
     n = table.sum()
     if not n:
         return None
@@ -54,10 +70,14 @@ class Repeated(NamedTuple):
 
 
 def retest(first: Sequence[float], second: Sequence[float]) -> Repeated | None:
-    """Compare the scores of two rounds on the same cases; `None` where there is no case."""
-    if not first:
+    """Compare the scores of two rounds on the same cases; `None` where there is no case.
+
+    Raises:
+        ValueError: the rounds are not of the same length.
+    """
+    apart = np.array([a - b for a, b in zip(first, second, strict=True)])
+    if not apart.size:
         return None
-    apart = np.subtract(first, second)
     return Repeated(float(np.mean(apart == 0)), float(np.sqrt(np.mean(apart**2) / 2)))
 
 
@@ -75,9 +95,13 @@ def majority_right(share: float, votes: int) -> float:
     )
 
 
-def signal_left(spread: float, noise: float) -> float:
-    """Return the correlation of noisy scores with the truth, whose spread in a group is given."""
-    return spread / math.hypot(spread, noise)
+def signal_left(spread: float, noise: float) -> float | None:
+    """Return the correlation of noisy scores with the truth, whose spread in a group is given.
+
+    `None` where nothing varies.
+    """
+    total = math.hypot(spread, noise)
+    return spread / total if total else None
 
 
 class Positions(NamedTuple):
@@ -118,7 +142,13 @@ def _leaning(straight: Side, exchanged: Side) -> int | None:
 
 
 def length_slope(lengths: Sequence[int], values: Sequence[float]) -> float | None:
-    """Return what 100 more characters add to a value, by least squares; `None` for one length."""
+    """Return what 100 more characters add to a value, by least squares; `None` for one length.
+
+    Raises:
+        ValueError: there is not one value for each length.
+    """
+    if len(lengths) != len(values):
+        raise ValueError(f"{len(lengths)} lengths have {len(values)} values; give one for each")
     if len(set(lengths)) < 2:
         return None
     x, y = np.asarray(lengths, dtype=float) / 100, np.asarray(values, dtype=float)

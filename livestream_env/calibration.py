@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, groupby
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from livestream_env.agreement import (
     Positions,
     Repeated,
-    Side,
     confusion,
     consistent_winner,
     kappa,
@@ -24,7 +23,7 @@ from livestream_env.agreement import (
 )
 from livestream_env.background import run_in_background
 from livestream_env.judge_cases import LabelledCase
-from livestream_env.judges import ChatJudge, Judgement
+from livestream_env.judges import ChatJudge, Comparison, Judgement
 
 CLASSES = 3
 ENOUGH_KAPPA = 0.6
@@ -38,7 +37,7 @@ class Calibration:
 
     cases: int
     failures: dict[str, int]
-    """Judgements without a verdict, by cause."""
+    """Judgements and comparisons without a verdict, by cause."""
     problem: str
     """What was wrong with the first of them."""
     table: NDArray[np.int64]
@@ -95,7 +94,13 @@ def calibrate(
     """Ask about each case twice, and about each pair of answers to one comment in both orders.
 
     `judge_of` is given metric and language; `done` is called after each judgement.
+
+    Raises:
+        ValueError: a label is none of 0, 1, 2.
     """
+    for case in cases:
+        if case.label not in range(CLASSES):
+            raise ValueError(f"`{case.case_id}` has the label {case.label!r}; give 0, 1 or 2")
     judges = {
         key: judge_of(*key) for key in dict.fromkeys((c.metric, c.case.language) for c in cases)
     }
@@ -121,28 +126,27 @@ async def _calibrate(
         done()
         return judged
 
-    async def compare(pair: Pair, exchanged: bool) -> Side | None:
+    async def compare(pair: Pair, exchanged: bool) -> Comparison:
         first, second = reversed(pair) if exchanged else pair
+        asked = judges[first.metric, first.case.language]
         async with gate:
-            better = await judges[first.metric, first.case.language].acompare(
-                first.case, second.case
-            )
+            compared = await asked.acompare(first.case, second.case)
         done()
-        return better
+        return compared
 
     first = await asyncio.gather(*(judge(one, 0) for one in cases))
     second = await asyncio.gather(*(judge(one, 1) for one in cases))
     straight = await asyncio.gather(*(compare(pair, False) for pair in pairs))
     exchanged = await asyncio.gather(*(compare(pair, True) for pair in pairs))
-    orders = [(a, b) for a, b in zip(straight, exchanged, strict=True) if a and b]
-    return _summed(cases, first, second, orders, judges.values())
+    return _summed(cases, first, second, straight, exchanged, judges.values())
 
 
 def _summed(
     cases: Sequence[LabelledCase],
     first: Sequence[Judgement],
     second: Sequence[Judgement],
-    orders: Sequence[tuple[Side, Side]],
+    straight: Sequence[Comparison],
+    exchanged: Sequence[Comparison],
     judges: Iterable[ChatJudge],
 ) -> Calibration:
     judged = [(c, j.value) for c, j in zip(cases, first, strict=True) if j.value is not None]
@@ -151,7 +155,13 @@ def _summed(
         for a, b in zip(first, second, strict=True)
         if a.value is not None and b.value is not None
     ]
-    failed = [one for one in (*first, *second) if one.cause]
+    orders = [
+        (a.better, b.better)
+        for a, b in zip(straight, exchanged, strict=True)
+        if a.better is not None and b.better is not None
+    ]
+    came: list[Judgement | Comparison] = [*first, *second, *straight, *exchanged]
+    failed = [one for one in came if one.cause]
     causes = [one.cause for one in failed if one.cause]
     top = CLASSES - 1
     return Calibration(
@@ -174,6 +184,10 @@ def _summed(
 
 def _pairs(cases: Sequence[LabelledCase]) -> Iterable[Pair]:
     """Yield pairs of answers to one comment, the one with the higher label first."""
-    for _, group in groupby(cases, key=lambda case: (case.case.language, case.situation)):
+    situations: dict[tuple[str, str, str], list[LabelledCase]] = {}
+    for case in cases:
+        key = (case.metric, case.case.language, case.situation)
+        situations.setdefault(key, []).append(case)
+    for group in situations.values():
         ranked = sorted(group, key=lambda case: -case.label)
         yield from ((a, b) for a, b in combinations(ranked, 2) if a.label > b.label)

@@ -194,7 +194,7 @@ def _noise_lines(result: Calibration) -> list[str]:
         noise = noise_of_mean(repeated.noise, votes)
         lines.append(
             f"  {votes} vote{'s' if votes > 1 else ''}: noise {noise:.3f}, correlation with the"
-            f" truth {signal_left(SPREAD, noise):.3f} at a spread of {SPREAD}, majority right"
+            f" truth {_number(signal_left(SPREAD, noise))} at a spread of {SPREAD}, majority right"
             f" {majority_right(share, votes):.3f} were errors independent"
         )
     return lines

@@ -88,6 +88,17 @@ class Judgement:
     """Why there is no value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a judge says of two answers to one comment."""
+
+    better: Better | None
+    """`None` for no verdict."""
+    reason: str
+    cause: Cause | None = None
+    """Why there is no verdict."""
+
+
 class _NoVerdict(Exception):
     """A sample came to no verdict."""
 
@@ -195,8 +206,8 @@ class ChatJudge:
         """Judge one case, as `judge`."""
         return await wait_in_background(self._judge(case, first_sample))
 
-    async def acompare(self, first: Case, second: Case) -> Better | None:
-        """Return which of two answers to one comment is better; `None` for no verdict."""
+    async def acompare(self, first: Case, second: Case) -> Comparison:
+        """Say which of two answers to one comment is better."""
         return await wait_in_background(self._compare(first, second))
 
     # --- in the background loop ---
@@ -233,10 +244,12 @@ class ChatJudge:
             said = f"{said} (votes {' '.join(map(str, votes))} of {self.votes})"
         return Judgement(value, votes, said)
 
-    async def _compare(self, first: Case, second: Case) -> Better | None:
+    async def _compare(self, first: Case, second: Case) -> Comparison:
         request = pair_request(self._prompt_for(first), first, second)
-        verdicts, _ = await self._verdicts(request, range(1))
-        return cast("Better", verdicts[0]["better"]) if verdicts else None
+        verdicts, failed = await self._verdicts(request, range(1))
+        if failed:
+            return Comparison(None, str(failed[0]), failed[0].cause)
+        return Comparison(verdicts[0]["better"], verdicts[0]["reason"])
 
     async def _verdicts(
         self, request: Request, samples: range

@@ -945,8 +945,28 @@ def test_kappa_is_unknown_where_one_class_is_all_there_is() -> None:
 def test_majority_and_noise_of_several_votes() -> None:
     assert [round(majority_right(0.8, k), 3) for k in (1, 3, 5)] == [0.8, 0.896, 0.942]
     assert [round(noise_of_mean(0.2, k), 4) for k in (1, 3, 5)] == [0.2, 0.1155, 0.0894]
-    correlations = [round(signal_left(0.25, noise), 3) for noise in (0, 0.1, 0.2, 0.4)]
-    assert correlations == [1, 0.928, 0.781, 0.53]
+    correlations = [signal_left(0.25, noise) for noise in (0, 0.1, 0.2, 0.4)]
+    assert correlations == pytest.approx([1, 0.928, 0.781, 0.53], abs=5e-4)
+    assert signal_left(0, 0.1) == 0
+    assert signal_left(0, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("truth", "given"),
+    [([-1], [0]), ([0], [-1]), ([3], [0]), ([1.7], [0]), ([None], [0]), ([0], [0, 1, 2])],
+)
+def test_labels_that_are_no_classes_are_refused(truth: list[Any], given: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"whole numbers from 0 to 2|longer than"):
+        confusion(truth, given, 3)
+
+
+def test_figures_of_rows_that_do_not_match_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        retest([1.0, 0.0], [1.0])
+    with pytest.raises(ValueError, match="2 lengths have 1 values"):
+        length_slope([10, 20], [1.0])
+    with pytest.raises(ValueError, match="no weights `linear`"):
+        kappa(confusion([0], [0], 2), weights="linear")  # type: ignore[arg-type]
 
 
 def test_the_wilson_interval() -> None:
@@ -1065,6 +1085,45 @@ def test_a_judge_with_a_bias_is_found_out() -> None:
     assert not result.is_enough
 
 
+@pytest.mark.row("R26")
+def test_comparisons_without_a_verdict_are_counted() -> None:
+    tried = truthful(lambda _, label: label, right)
+
+    def answer(body: dict[str, Any]) -> httpx.Response:
+        is_pair = "better" in body["response_format"]["json_schema"]["schema"]["properties"]
+        return error(400, "content_filter") if is_pair else tried(body)
+
+    client = Gateway(answer).client()
+    result = calibrate(
+        lambda metric, language: ChatJudge(client, metric=metric, language=language),
+        labelled_cases("zh"),
+    )
+    assert result.judged == 60
+    assert (result.failures, result.positions) == ({"refused": 120}, None)  # 60 pairs, two orders
+    assert "content_filter" in result.problem
+
+
+def test_pairs_are_found_in_any_order_and_never_across_metrics() -> None:
+    cases = [one for one in labelled_cases("zh") if one.metric in ("correctness", "fluency")]
+    alike = [one._replace(situation="s") for one in cases if one.label != 1][::-1]
+    count = {metric: [c.metric for c in alike].count(metric) for metric in METRICS}
+    client = Gateway(truthful(lambda _, label: label, right)).client()
+    result = calibrate(
+        lambda metric, language: ChatJudge(client, metric=metric, language=language),
+        sorted(alike, key=lambda one: one.label),
+    )
+    assert result.positions is not None
+    assert result.positions.n == sum((n // 2) ** 2 for n in count.values())
+
+
+def test_a_label_that_is_none_is_told_before_anything_is_asked() -> None:
+    gateway = Gateway(truthful(lambda _, label: label, right))
+    wrong = labelled_cases("zh")[0]._replace(label=3)
+    with pytest.raises(ValueError, match="the label 3; give 0, 1 or 2"):
+        calibrate(lambda metric, _: ChatJudge(gateway.client(), metric=metric), [wrong])
+    assert gateway.requests == []
+
+
 def calibrate_command(url: str, *more: str) -> list[str]:
     command = ["judge", "calibrate", "--judge", url, "--model", "m", "--language", "zh"]
     return [*command, "--metric", "correctness", *more]
@@ -1105,7 +1164,7 @@ def test_the_command_fails_where_the_judge_is_not_enough(
     with served(over_http(lambda _: error(401, "invalid_api_key"))) as url:
         assert main(calibrate_command(url)) == 1
     printed = capsys.readouterr().out
-    assert "0 of 21 cases judged; no verdict: 42 judge_error" in printed
+    assert "0 of 21 cases judged; no verdict: 84 judge_error" in printed  # and 21 pairs
     assert "401 invalid_api_key" in printed
     assert "kappa unknown" in printed
     assert "nothing was judged twice" in printed
