@@ -45,10 +45,12 @@ def _rule_followed(reading: Reading, number: int) -> tuple[float, str]:
     after = [c for c in one.look_ups if c.turn > rules[-1].turn and not c.is_rule]
     if after:
         return 0.0, f"`{after[0].call.name}` after the rule"
-    missed = _missed_intents(reading, number, rules)
+    wanted = _wanted_intents(reading, number)
+    found = {fold(str(f.value)) for c in rules for f in c.result.data if f.field == "intent"}
+    missed = sorted(intent for intent in wanted or () if fold(intent) not in found)
     if missed:
         return 0.0, f"no rule for {', '.join(missed)}"
-    checks = _checks(reading, rules)
+    checks = _checks(reading, rules, wanted)
     if not checks or one.reply is None:
         return 1.0, ""
     broken = [check.kind for check in checks if not _meets(check, reading, number)]
@@ -56,25 +58,34 @@ def _rule_followed(reading: Reading, number: int) -> tuple[float, str]:
     return value, f"breaks {', '.join(broken)}" if broken else ""
 
 
-def _missed_intents(reading: Reading, number: int, rules: Sequence[LookUp]) -> list[str]:
-    """Return the intents that a round asks about and whose rule was not looked up."""
-    if reading.world is None:
-        return []
-    found = {fold(str(f.value)) for c in rules for f in c.result.data if f.field == "intent"}
-    known = {fold(rule.intent) for rule in reading.world.moment.room.reply_rules}
-    wanted = {
-        ask.intent if fold(ask.intent) in known else "*"
-        for i, _, ask in reading.asks()
-        if i == number and ask.acts != ("ignore",)
+def _wanted_intents(reading: Reading, number: int) -> set[str] | None:
+    """Return the intents that a round asks about, `*` for one that has no rule where the room is;
+    `None` without a key."""
+    mine = [ask for i, _, ask in reading.asks() if i == number]
+    if reading.world is None or not mine:
+        return None
+    moment = reading.world.moment
+    now = [p for p in moment.room.products if p.product_id == moment.current_product]
+    scopes = now[0].scopes if now else {"room": 0}
+    known = {fold(rule.intent) for rule in moment.room.reply_rules if rule.scope in scopes}
+    return {
+        ask.intent if fold(ask.intent) in known else "*" for ask in mine if ask.acts != ("ignore",)
     }
-    return sorted(intent for intent in wanted if fold(intent) not in found)
 
 
-def _checks(reading: Reading, rules: Sequence[LookUp]) -> list[Check]:
+def _checks(reading: Reading, rules: Sequence[LookUp], wanted: set[str] | None) -> list[Check]:
+    """Return the clauses of the rules that were looked up, with a key of those it asks for: more
+    rules make a broken clause no smaller, and bring none that the reply has to meet."""
     if reading.room is None:
         return []
     ids = {record.partition(":")[2] for c in rules for record in c.records}
-    return [c for rule in reading.room.reply_rules if rule.rule_id in ids for c in rule.checks]
+    intents = None if wanted is None else set(map(fold, wanted))
+    return [
+        check
+        for rule in reading.room.reply_rules
+        if rule.rule_id in ids and (intents is None or fold(rule.intent) in intents)
+        for check in rule.checks
+    ]
 
 
 def _meets(check: Check, reading: Reading, number: int) -> bool:
@@ -101,7 +112,7 @@ class _Use(NamedTuple):
     distinct: list[LookUp]
     """One of each that brought the same."""
     useful: list[LookUp]
-    """Those of them that brought something needed."""
+    """Those of them that brought something needed, at most one for each need."""
     tried: int
     """Others of them that were worth a try."""
 
@@ -116,10 +127,27 @@ def _use(reading: Reading) -> _Use | None:
     for look_up in look_ups:
         key = look_up.records or (look_up.call.name, look_up.call.arguments.canonical)
         distinct.setdefault(key, look_up)
-    useful = [c for c in distinct.values() if any(is_met(n, c.records) for n in needed)]
+    useful = _useful(list(distinct.values()), needed)
     idle = [c for c in distinct.values() if c not in useful]
     tried = _neutral(reading, idle, bool(useful))
     return _Use(needed, look_ups, list(distinct.values()), useful, tried)
+
+
+def _useful(look_ups: Sequence[LookUp], needed: Sequence[str | tuple[str, ...]]) -> list[LookUp]:
+    """Return look-ups that each brought a need of its own, as many as there can be."""
+    by_need: dict[int, LookUp] = {}
+
+    def takes(look_up: LookUp, tried: set[int]) -> bool:
+        for i, need in enumerate(needed):
+            if i in tried or not is_met(need, look_up.records):
+                continue
+            tried.add(i)
+            if i not in by_need or takes(by_need[i], tried):
+                by_need[i] = look_up
+                return True
+        return False
+
+    return [look_up for look_up in look_ups if takes(look_up, set())]
 
 
 def _counts(look_up: LookUp) -> bool:
@@ -220,7 +248,7 @@ def progress(reading: Reading) -> list[Score]:
 
 
 def _process(reading: Reading) -> Score:
-    """Score the course of the episode: the share of needed records seen, the rule followed."""
+    """Score the course of the episode: the mean of the rule followed and the look-ups' use."""
     rule, tools = _rule(reading), _tool_use(reading)
     known = [score.value for score in (rule, tools) if score.value is not None]
     value = sum(known) / len(known)

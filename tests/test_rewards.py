@@ -105,6 +105,29 @@ def test_tool_use_is_the_f1_of_needed_records_less_repeats(
     assert value("tool_use", room, (*calls, RULE), HONEST) == expected
 
 
+BOTH = ("search_product_by_keyword", {"keyword": "1号链接 2号链接"})
+BISCUITS = {"intent": "价格", "needed": ["product:p2"], "facts": []}
+
+
+@pytest.mark.row("R13")
+@pytest.mark.parametrize(
+    ("asks", "calls", "expected"),
+    [
+        # one need, found twice among other things: recall 1, precision 1/2
+        pytest.param((PRICE,), (SEARCH, BOTH), 0.666667, id="a need found again"),
+        pytest.param((PRICE,), (BOTH, SEARCH), 0.666667, id="the other way round"),
+        # each of two needs has a look-up of its own, which holds more
+        pytest.param((PRICE, BISCUITS), (BOTH, SEARCH), 1.0, id="two needs, the wider first"),
+        pytest.param((PRICE, BISCUITS), (SEARCH, BOTH), 1.0, id="two needs, the wider last"),
+        pytest.param((PRICE, BISCUITS), (BOTH,), 1.0, id="two needs at once"),
+    ],
+)
+def test_a_need_pays_for_one_look_up(
+    asks: Sequence[Mapping[str, Any]], calls: Sequence[Call], expected: float
+) -> None:
+    assert value("tool_use", keyed(*asks), (*calls, RULE), HONEST) == expected
+
+
 @pytest.mark.parametrize(("calls", "expected"), [((), 1.0), ((FAQ,), 0.5), ((FAQ, SEARCH), 0.0)])
 def test_nothing_needed_and_nothing_done_is_one(calls: Sequence[Call], expected: float) -> None:
     room = keyed({"intent": "闲聊", "acts": ["chat"]})
@@ -170,6 +193,31 @@ def test_the_rule_is_looked_up_last_and_its_clauses_met(
     calls: Sequence[Call], reply: str, expected: float
 ) -> None:
     assert value("rule", keyed(PRICE), calls, reply) == expected
+
+
+@pytest.mark.row("R16")
+def test_rules_that_nothing_asks_for_neither_hide_a_broken_clause_nor_bind() -> None:
+    thanks = {"kind": "must_mention", "any_of": ["谢谢"]}
+    easy = [{"kind": "must_not_promise", "any_of": [word]} for word in ("甲", "乙", "丙", "丁")]
+    shipping = {**RULES[0], "checks": [thanks, *easy]}
+    comment = {"comment_id": "c1", "viewer": "小王", "at_s": 20, "text": "多少钱"}
+    room = small_room(
+        reply_rules=[shipping, *RULES[1:]], comments=[{**comment, "expected": {"asks": [PRICE]}}]
+    )
+    both = ("get_reply_rule", {"intent": ["物流", "价格"]})
+    for calls in ((SEARCH, RULE), (SEARCH, both), (SEARCH, SHIPPING_RULE, RULE)):
+        assert value("rule", room, calls, HONEST) == 1.0
+        assert value("rule", room, calls, "亲，1号链接39.9元") == 0.75
+
+
+def test_a_rule_of_another_products_scope_is_not_asked_for() -> None:
+    scoped = {"rule_id": "r9", "intent": "尺码", "rule": "报尺码", "scope": "product:p3"}
+    rules = [*RULES, scoped, {"rule_id": "r0", "intent": "*", "rule": "照实说"}]
+    ask = {"intent": "尺码", "acts": ["chat"]}
+    comment = {"comment_id": "c1", "viewer": "小王", "at_s": 20, "text": "多大"}
+    room = small_room(reply_rules=rules, comments=[{**comment, "expected": {"asks": [ask]}}])
+    calls = (("get_reply_rule", {"intent": "尺码"}),)  # finds the rule of last resort
+    assert value("rule", room, calls, "好的宝宝") == 1.0
 
 
 # --- correctness ------------------------------------------------------------------------------
