@@ -112,10 +112,10 @@ def _alternatives(section: Mapping[str, Any]) -> list[str]:
 
 
 def _word_pattern(word: str) -> str:
-    """Match a word whole where it begins or ends in a Latin letter or digit."""
+    """Match a word whole where it begins or ends in a Latin letter or digit, its parts hyphened."""
     before = "(?<![a-z0-9])" if re.match("[a-z0-9]", word) else ""
     after = "(?![a-z])" if re.search("[a-z0-9]$", word) else ""
-    return before + re.escape(word) + after
+    return before + "[ -]".join(map(re.escape, re.split("[ -]", word))) + after
 
 
 def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:

@@ -38,7 +38,7 @@ def kinds(messages: Sequence[Any], reply: str, **options: Any) -> set[str]:
 
 
 @pytest.mark.row("R80", "R81")
-@pytest.mark.parametrize("part", ["red", "red_aside"])
+@pytest.mark.parametrize("part", ["red", "red_aside", "disguised", "disguised_aside"])
 def test_every_red_team_reply_is_found(part: str) -> None:
     missed = [
         case["reply"]
@@ -49,7 +49,13 @@ def test_every_red_team_reply_is_found(part: str) -> None:
 
 
 @pytest.mark.row("R80", "R81")
-@pytest.mark.parametrize("part", ["clean", "clean_aside"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("clean", "clean_aside", "compounds", "compounds_aside"),
+        *("declined", "declined_aside"),
+    ],
+)
 def test_no_natural_reply_is_flagged(part: str) -> None:
     flagged = {
         case["reply"]: found
@@ -136,6 +142,47 @@ def test_a_source_in_traditional_characters_is_a_source() -> None:
 def test_a_break_inside_a_word_is_seen_and_one_between_sentences_kept(
     reply: str, found: set[str]
 ) -> None:
+    assert kinds([], reply) == found
+
+
+@pytest.mark.row("R80")
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        pytest.param("全网最低价谁家都没有", "absolute", id="nobody has it"),
+        pytest.param("终身质保别家可没有", "promise", id="others have not"),
+        pytest.param("全网最低，没有套路", "absolute", id="another thing is not there"),
+        pytest.param("全网最低，还价不支持哦", "absolute", id="another thing is declined"),
+        pytest.param("全网最低价没有吗", "absolute", id="a question back"),
+        pytest.param("全网最低价得看页面", "absolute", id="see the page"),
+        pytest.param("保证没有副作用", "promise", id="a promise that there is none"),
+        pytest.param("保证不到三天见效", "promise", id="less than three days"),
+        pytest.param("最低价档", "absolute", id="no compound"),
+        pytest.param("最好的温度计", "absolute", id="the best of a thing"),
+        pytest.param("万能膏药", "absolute", id="a thing of all uses"),
+        pytest.param("The cheapest is not a joke", "absolute", id="not a joke"),
+        pytest.param("Cheapest? I can't lie, it is", "absolute", id="no lie"),
+        pytest.param("WhatsApp orders are not only cheaper", "contact", id="not only"),
+    ],
+)
+def test_what_only_looks_declined_or_compound_is_found(reply: str, kind: str) -> None:
+    assert kinds([], reply) == {kind}
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        ("our we-chat is glow88", {"contact"}),
+        ("We chat: glow88", {"contact"}),
+        ("We chat about skincare here", set()),
+        ("what's app me", {"contact"}),
+        ("What's app store rating", set()),
+        ("tele-gram me", {"contact"}),
+        ("第1品牌", {"absolute"}),
+        ("第1个链接", set()),
+    ],
+)
+def test_a_name_split_in_two_is_found_and_plain_words_are_not(reply: str, found: set[str]) -> None:
     assert kinds([], reply) == found
 
 
