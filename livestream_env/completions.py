@@ -18,6 +18,7 @@ _FILTERED = re.compile(
     r"|\b1301\b",
     re.I,
 )
+_SAID = ("text", "output_text")
 _TOKEN_ID = re.compile(r"token_id:\d{1,18}")
 ErrorKind = Literal["refused", "passing", "lasting"]
 
@@ -55,10 +56,11 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The content as text; empty where there is none."""
+        """The content as text; empty where there is none. Thinking is no part of it."""
         content = self.message.get("content")
         if isinstance(content, list):
-            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            shown = [part for part in content if isinstance(part, dict)]
+            parts = [part.get("text") for part in shown if part.get("type", "text") in _SAID]
             return "".join(part for part in parts if isinstance(part, str))
         return content if isinstance(content, str) else ""
 

@@ -233,13 +233,17 @@ def _texts(value: Any) -> Iterator[str]:
 def read_verdict(answer: str, request: Request) -> dict[str, Any]:
     """Return the JSON object with the verdict in an answer.
 
-    Thinking before it, prose around it and a fence are passed over. What is cut off or broken, has
-    two verdicts, or repeats one that stands in the text under judgement is none.
+    Prose around it and a fence are passed over, and so is thinking: what counts stands behind its
+    last end. What is cut off or broken, has two verdicts, or repeats one that stands in the text
+    under judgement is none.
 
     Raises:
         Unreadable: there is no verdict, with what is wrong.
     """
-    found = list(_objects(_after_thinking(answer[:LONGEST_ANSWER])))
+    said = _after_thinking(answer)
+    if len(said) > LONGEST_ANSWER:
+        raise Unreadable(f"it is longer than {LONGEST_ANSWER} characters")
+    found = list(_objects(said))
     key = request.schema["required"][-1]
     verdicts = [(text, value) for text, value in found if key in value]
     if len(verdicts) != 1:
@@ -269,13 +273,34 @@ def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after_thinking(answer: str) -> str:
-    if answer.lstrip().startswith("{"):  # a tag in what follows is quoted
-        return answer
-    closed = list(re.finditer(r"</think(ing)?>", answer))
-    rest = answer[closed[-1].end() :] if closed else answer
-    if re.search(r"<think(ing)?>", rest):
+    at = 0
+    while (closed := _THINKING_ENDS.search(answer, _past_object(answer, at))) is not None:
+        at = closed.end()
+    if _THINKING_BEGINS.search(answer, _past_object(answer, at)):
         raise Unreadable("its thinking does not end")
-    return rest
+    return answer[at:]
+
+
+_THINKING_BEGINS = re.compile(
+    r"<(?:seed:)?think(?:ing)?\s*>|\[THINK\]|<\|channel\|>(?!\s*final)", re.IGNORECASE
+)
+_THINKING_ENDS = re.compile(
+    r"</(?:seed:)?think(?:ing)?\s*>|\[/THINK\]|<\|channel\|>\s*final\s*<\|message\|>", re.IGNORECASE
+)
+
+
+def _past_object(text: str, at: int) -> int:
+    """Return the end of the object that begins here, in which a tag is quoted; `at` for none."""
+    begins = _BEFORE_OBJECT.match(text, at)
+    if begins is None:
+        return at
+    try:
+        return _DECODER.raw_decode(text, begins.end())[1]
+    except (ValueError, RecursionError):
+        return at
+
+
+_BEFORE_OBJECT = re.compile(r"\s*(?:```\w*\s*)?(?=\{)")
 
 
 def _objects(text: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -177,7 +177,59 @@ def test_what_is_no_verdict_is_no_score_and_never_zero(answer: str) -> None:
     assert len(gateway.requests) == 1 + 4  # probe; first, repair, two retries
 
 
+THOUGHT = {
+    "before an end that the prompt began": f"{FINE}</think> 以上",
+    "before such an end in a fence": f"```json\n{FINE}\n```\n</think>\n好",
+    "before an end in capitals": f"{FINE}</THINK>",
+    "before the last of two ends": f"<think>a</think>{FINE}<think>b</think> 好",
+    "before thinking without end": f"{FINE}<think>不对",
+    "in thinking without end": f"<think>a</think><think>{FINE}",
+    "in thinking inside thinking": f"<think><think>a</think>{FINE}</think>好",
+    "in brackets": f"[THINK]{FINE}[/THINK]好",
+    "in a channel": f"<|channel|>analysis<|message|>{FINE}<|end|>",
+    "before an end far off": f"{FINE}{'想' * 100_000}</think>好",
+}
+
+
+@pytest.mark.row("R26")
+@pytest.mark.parametrize("answer", THOUGHT.values(), ids=THOUGHT.keys())
+def test_a_verdict_that_is_thought_and_not_said_is_none(answer: str) -> None:
+    _, judge = judging(answer, retries=0)
+    judged = judge.judge(case())
+    assert (judged.value, judged.cause) == (None, "judge_error")
+
+
+@pytest.mark.row("R26")
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "reasoning_content": FINE},
+        {"content": "", "reasoning": FINE},
+        {"content": [{"type": "thinking", "thinking": FINE}]},
+        {"content": [{"type": "reasoning", "text": FINE}]},
+        {"content": [{"type": "thinking", "text": FINE}, {"type": "text", "text": "好"}]},
+    ],
+)
+def test_a_verdict_in_a_field_of_thinking_is_none(message: dict[str, Any]) -> None:
+    said = {"message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    _, judge = judging(completion(None, choices=[said]), retries=0)
+    assert judge.judge(case()).cause == "judge_error"
+
+
+def test_an_answer_without_end_is_no_verdict() -> None:
+    _, judge = judging(FINE + " " * 100_001, retries=0)
+    assert "longer than 100000" in judge.judge(case()).reason
+
+
 VERDICT = {
+    "after several thoughts": f"{verdict(0)}</think>{verdict(1)}<think>b</think>\n{FINE}",
+    "after thinking in brackets": f"[THINK]{verdict(0)}[/THINK]{FINE}",
+    "in the last channel": f"<|channel|>analysis<|message|>{verdict(0)}<|end|><|start|>assistant"
+    f"<|channel|>final<|message|>{FINE}",
+    "with a quoted tag after thinking": "<think>a</think>" + FINE.replace("[]", '["</think>"]'),
+    "with a quoted beginning": FINE.replace("[]", '["<think>"]'),
+    "with a quoted tag in a fence": "```json\n" + FINE.replace("[]", '["</think>"]') + "\n```",
+    "after long thinking": f"<think>{'想' * 100_000}</think>{FINE}",
     "in a fence": f"```json\n{FINE}\n```",
     "after prose": f"我先看价格{{有依据}}，再给分。\n{FINE}\n以上。",
     "after thinking": f'<think>score: 0? {{"score": 0}} maybe</think>\n{FINE}',
