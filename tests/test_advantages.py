@@ -31,6 +31,7 @@ from livestream_env.advantages import (
     to_step_rewards,
     zero_variance,
 )
+from livestream_env.errors import EmptyMaskError
 
 GROUP = [1, 0, 0.5, 0.5]
 RULE, TOOL = np.array([1, 1, 0, 1]), np.array([1, 0.5, 0, 0.5])
@@ -115,6 +116,119 @@ def test_equal_rewards_have_no_advantage(preset, rewards):
 def test_equal_rewards_are_not_blown_up_beside_one_that_differs():
     # 7 x .35 and .95: mean .425, std .6 / sqrt(8) = .2121320
     assert group_advantages([0.35] * 7 + [0.95]) == near([-0.3535517] * 7 + [2.4748621])
+
+
+HUGE = [
+    # the formulas of B1, in which what is added to the deviation vanishes beside it
+    *((name, [1.2247449, -1.2247449, 0, 0]) for name in ("verl", "drmas", "slime", "roll")),
+    *((name, [1.2247449, -1.2247449, 0, 0]) for name in ("trl", "openrlhf", "reinforce_pp")),
+    ("rllm", [1.4142136, -1.4142136, 0, 0]),
+    ("maxrl", [1, -1, 0, 0]),
+    ("grpo_passk", [1.2247449, 0, 0, 0]),
+]
+HUGE_TIMES_SCALE = [
+    *((name, [0.5, -0.5, 0, 0]) for name in ("dr_grpo", "prime_rl", "roll_mean")),
+    ("rloo", [0.6666667, -0.6666667, 0, 0]),
+    ("passk", [0.5, 0, 0, 0]),
+]
+
+
+@pytest.mark.row("R33")
+@pytest.mark.parametrize("scale", [1e150, 1e154, 1e200, 1.5e308])
+def test_huge_rewards_have_the_advantages_of_their_formulas(scale):
+    assert {name for name, _ in HUGE + HUGE_TIMES_SCALE} == set(PRESETS)
+    rewards = np.array(GROUP) * scale
+    for preset, expected in HUGE:
+        assert group_advantages(rewards, preset) == near(expected), preset
+    for preset, expected in HUGE_TIMES_SCALE:
+        assert group_advantages(rewards, preset) / scale == near(expected), preset
+    assert not is_flat(rewards).any()
+    assert is_flat([scale] * 4).all()
+    assert agent_advantages({"a": rewards}, preset="trl")["a"] == near(HUGE[0][1])
+    assert agent_advantages({"a": rewards}, key="global")["a"] == near(HUGE[0][1])
+    assert normalize_then_sum({"a": rewards}, whitens=False) == near(HUGE[0][1])
+
+
+def test_a_huge_group_leaves_the_others_as_they_are():
+    rewards, groups = [*(np.array(GROUP) * 1e200), *GROUP], ["a"] * 4 + ["b"] * 4
+    assert group_advantages(rewards, groups=groups)[4:] == near([1.2247418, -1.2247418, 0, 0])
+    assert (
+        is_flat([1e308, -1e308, 0.7, 0.7], ["a", "a", "b", "b"]).tolist()
+        == [False] * 2 + [True] * 2
+    )
+
+
+def test_rewards_at_both_ends_of_what_a_float_holds():
+    # over 1.7e308: mean -.5, so 1.5 and three times -.5; variance (2.25 + .75) / 3 = 1
+    rewards = [1.7e308, *[-1.7e308] * 3]
+    assert group_advantages(rewards) == near([1.5, -0.5, -0.5, -0.5])
+    for preset in ("dr_grpo", "prime_rl", "roll_mean", "rloo", "passk", "reinforce_pp"):
+        with pytest.raises(ValueError, match="scale them down"):
+            group_advantages(rewards, preset)
+    assert group_advantages([5e-324, 0, 1e-310]) == near([0, 0, 0])
+
+
+A_LOT = {"a": [1e308, 1e308, 0], "b": [1e308, -1e308, 0]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(lambda: sum_then_normalize(A_LOT), id="sum"),
+        pytest.param(
+            lambda: sum_then_normalize(A_LOT, weights={"a": 10, "b": -10}), id="weighed sum"
+        ),
+        pytest.param(lambda: agent_advantages(A_LOT, key="global"), id="mean of agents"),
+        pytest.param(lambda: discounted_returns([1e308, 1e308], 1), id="returns"),
+        pytest.param(lambda: gigpo([[1e308, 1e308], [0, 0]], [["s", "t"]] * 2), id="gigpo"),
+        pytest.param(lambda: gigpo([[1.7e308], [-1.7e308]], [["s"]] * 2), id="steps"),
+        pytest.param(lambda: mt_grpo([1e308, 0], [1e308, 0]), id="mt_grpo"),
+        pytest.param(lambda: at_grpo([1e308] * 2, [1e308] * 2, "gg", "aa", [0, 0]), id="at_grpo"),
+        pytest.param(lambda: rae([1.7e308], ["a"], baselines={"a": -1.7e308}), id="rae"),
+        pytest.param(
+            lambda: length_adjusted([1e308, 1e308], {"x": [1, 2]}, weights={"x": -4}), id="costs"
+        ),
+    ],
+)
+def test_what_a_float_cannot_hold_raises_and_is_never_missing(asked):
+    with pytest.raises(ValueError, match=r"scale them down|give a finite number"):
+        asked()
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_factors_that_are_no_numbers_are_refused(wrong):
+    for asked in (
+        lambda: sum_then_normalize({"a": [1, 0]}, weights={"a": wrong}),
+        lambda: length_adjusted([1, 0], {"a": [1, 0]}, weights={"a": wrong}),
+        lambda: discounted_returns([1, 0], wrong),
+        lambda: gigpo([[1], [0]], [["s"], ["s"]], gamma=wrong),
+        lambda: gigpo([[1], [0]], [["s"], ["s"]], weight=wrong),
+        lambda: mt_grpo([1, 0], [1, 0], coefficient=wrong),
+        lambda: at_grpo([1, 0], [1, 0], "gg", "aa", [0, 0], alpha=wrong),
+        lambda: rae([1], ["a"], decay=wrong),
+        lambda: rae([1], ["a"], baselines={"a": wrong}),
+    ):
+        with pytest.raises(ValueError, match="give a finite number"):
+            asked()
+
+
+def test_nothing_is_whitened_over_no_token():
+    with pytest.raises(EmptyMaskError, match="no token is trained"):
+        group_advantages(GROUP, "reinforce_pp", lengths=[0] * 4)
+    with pytest.raises(EmptyMaskError, match="no token is trained"):
+        gdpo({"a": GROUP}, lengths=[0] * 4)
+    with pytest.raises(ValueError, match="`lengths` holds -1"):
+        group_advantages(GROUP, "reinforce_pp", lengths=[2, -1, 1, 1])
+    missing = group_advantages([None, None], "reinforce_pp", lengths=[0, 0])
+    assert missing == near([math.nan, math.nan])
+    # .5 and -.5 over one token each: mean 0, variance (.25 + .25) / 1
+    assert group_advantages([1, 0, 0.5, 0.5], "reinforce_pp", lengths=[1, 1, 0, 0]) == near(
+        [0.5 / math.sqrt(0.5), -0.5 / math.sqrt(0.5), 0, 0]
+    )
+
+
+def test_signs_are_compared_whatever_the_size():
+    assert credit_sign_error([1e-200, 1e200], {"a": [-1e-200, 1e200]}) == 0.5
 
 
 @pytest.mark.parametrize(
