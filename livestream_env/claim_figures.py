@@ -150,13 +150,13 @@ def has_unit(text: str) -> bool:
 _MONEY_MARK = re.compile(r"(?:us|hk)?[¥$€£]\s?\Z|(?<![a-z])(?:rmb|usd|cny)\s?\Z")
 _MONEY_AGAIN = re.compile(r"\s?(?:元|块钱?|(?:dollars?|usd)(?![a-z]))")
 _CENTS = re.compile(
-    rf"(?P<half>半)|(?P<digits>[0-9]{{1,2}})(?![0-9.])[毛角]?|(?P<han>[{_HAN_DIGIT}])(?!口)"
+    rf"(?P<half>半)|(?P<digits>[0-9]{{1,2}})(?!\.?[0-9])[毛角]?|(?P<han>[{_HAN_DIGIT}])(?!口)"
     rf"(?:[毛角](?P<more>[{_HAN_DIGIT}](?![件个袋瓶盒包条支双套]))?)?"
 )
 _MONEY_TAIL = re.compile("[来多]?钱|整|人民币")
 _TENTHS = re.compile(  # 一米八, 一米八三, 两尺二
     rf"[{_HAN_DIGIT}]{{1,2}}(?![{_HAN}点])(?!\s?(?:{PIECE}|[天年号分秒小元毛折克米升度瓦码寸]))"
-    r"|[1-9](?![0-9.])(?=[的床宽高长深款以左和或跟与、到至，,。!]|\Z)"
+    r"|[1-9](?!\.?[0-9])(?=[的床宽高长深款以左和或跟与、到至，,。!]|\Z)"
 )
 _SMALLER = dict.fromkeys("米尺升", _TENTHS) | {"斤": re.compile(f"[{_HAN_DIGIT}]两")}
 """What goes on with a size in tenths of its unit: 一斤二两."""
@@ -168,7 +168,7 @@ _DIMENSIONS = re.compile(r"\s?(?:cm|厘米|mm|毫米|米|m|inch(?:es)?|\"|in)?\s
 _AFTER_LETTERS = re.compile(r"[a-z]-\Z")  # A-100
 _LEFT = re.compile(rf"\s(?:[a-z{NAME}]{{1,24}}\s){{0,3}}(?:left|remaining)(?![a-z])")
 _FOR_A_TIME = re.compile(
-    "(?:in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
+    "(?:keeps?|stays?|good|every|in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
     r"(?: like)?\s\Z"
 )
 _A_DOLLAR = re.compile(" (?:dollar|buck)(?![a-z])")
@@ -291,7 +291,7 @@ def _add_unit(figure: Figure, text: str) -> None:
         return
     unit, word = match.lastgroup, match[match.lastgroup].strip().lstrip("-")
     figure.unit, figure.name, figure.stop = unit, word, match.end()
-    figure.approx = match["odd"] == "来"
+    figure.approx = match["odd"] in ("来", "多")
     if unit == "half":  # 一个半月, 两年半
         whole = word[:-1] if word[-1] == "半" else word.replace("半", "", 1)
         figure.unit, figure.name, figure.value = "time", _label("times", whole), figure.value + 0.5

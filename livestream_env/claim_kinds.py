@@ -16,7 +16,7 @@ _AGO = re.compile(" ago(?![a-z])|[之以]?前(?!后)")
 _TIME_OF_DAY = re.compile("/7|x7")
 _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
-    r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|四季|比一|到晚|一|天"
+    r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|[\u4e00-\u9fff]{1,3}[一二两三四五六1-6]到?[一二两三四五六1-6]?[次顿片粒勺回遍袋杯泵滴]|四季|比一|到晚|一|天"
 )
 _MOMENT = re.compile(r"(?:\A|give me|just|hang on|hold on|wait)\s?(?:for )?\Z")
 _OFF_AFTER = re.compile(
@@ -30,6 +30,10 @@ _OFF_BEFORE = re.compile(
 _NAMED_THINGS = re.compile(rf" {NAME}+(?=[\s.,!;]|\Z)")
 _STOCK_GOES_ON = re.compile(r"\s?(?:了|多|左右)")
 _STOCK_WORD = re.compile(r"\s?(?:的)?(?:现货|库存|存货)")
+_FEW_ARE_LEFT = re.compile(r"\s?(?:[.,!;]|\Z)")
+_LISTED = re.compile(r"\s?(?:[、/]|,? ?(?:and|or|&)|, |和|跟)\s?\Z")
+_DO_IT = re.compile("(?:麻烦|请|建议|记得|最好|可以|要|得|先)[^，]{0,5}\\Z")
+_ORDERED = re.compile("(?:[您你]|咱)(?:这单|那单|的?订单|(?:刚才?)?(?:拍|买|下)的)[^，]{0,8}\\Z")
 _PACK_OF = re.compile(r"(?<![a-z])(pack|set|box|case|bag|bundle|pair)s? of\s\Z")
 _PRICED = re.compile("[也才就只要卖合折算个不到是大概约]{0,6}")
 
@@ -41,11 +45,11 @@ def number_text(value: float) -> str:
 
 def stating_figures(reading: Reading, language: str) -> tuple[Figure, ...]:
     """Return the numbers of a reading that state something, each with its `kind`."""
-    return _stating(reading.text, reading.plain, tuple(reading.clauses), language)
+    return decided(reading.text, reading.plain, tuple(reading.clauses), language)
 
 
 @lru_cache(maxsize=256)
-def _stating(
+def decided(
     text: str, plain: str, clauses: tuple[Clause, ...], language: str
 ) -> tuple[Figure, ...]:
     """Decide once for the readers of one reply: a rubric knows its room, figures of a run do not,
@@ -67,7 +71,17 @@ class _Reader(Prices):
                 figure.unit, figure.name = figure.end_of.unit, figure.end_of.name
             if not self._is_stock(figure):
                 self._decide(figure)
+        self._share_units()
         return [f for f in self.figures if f.kind and not f.is_used and not self._is_denied(f)]
+
+    def _share_units(self) -> None:
+        """Give the numbers of a list the unit that stands behind the last one: 4, 6 and 8 inch."""
+        for figure, behind in zip(self.figures[-2::-1], self.figures[:0:-1], strict=True):
+            gap = self.text[figure.stop : behind.start]
+            is_open = figure.unit == "bare" and not (figure.kind or figure.is_ordinal)
+            is_size = behind.kind == "size" and not behind.dimensions
+            if is_open and is_size and _LISTED.match(gap):
+                figure.kind, figure.unit, figure.name = "size", behind.unit, behind.name
 
     def _is_event(self, figure: Figure) -> bool:
         """Tell whether a number is a shopping festival: 618, 双11."""
@@ -162,6 +176,8 @@ class _Reader(Prices):
             figure.kind, figure.name = "count", names.get(word, "pieces")
 
     def _count(self, figure: Figure) -> None:
+        if _ORDERED.search(self._before(figure, 20)):
+            return
         is_one = figure.value <= 1 and figure.name != "岁"
         if figure.is_ordinal or is_one or figure.kind or figure.is_used:
             return
@@ -169,6 +185,8 @@ class _Reader(Prices):
         if is_very or (figure.name == "款" and 1990 <= figure.value < 2100):
             return
         before = self._before(figure, 14)
+        if figure.name in tuple("次遍回") and _DO_IT.search(before):
+            return
         is_asked_for = self.zh["count.not_before"].search(self._before(figure.first, 14))
         if is_asked_for and figure.name != "倍" and not self.zh["count.container"].search(before):
             return
@@ -182,7 +200,7 @@ class _Reader(Prices):
 
     def _english_count(self, figure: Figure) -> bool:
         """Tell whether an English noun stands behind the number, and make a count of it."""
-        before, after = self._before(figure, 24), self._after(figure, 40)
+        before, after = self._before(figure.first, 24), self._after(figure.last, 40)
         if match := _PACK_OF.search(before):
             container = match[1] if match[1] in ("set", "pair") else "pack"
             figure.kind, figure.name = "count", container
@@ -196,7 +214,8 @@ class _Reader(Prices):
         words = self.en["count.not_before"], self.en["count.not_after"]
         if not (words[0].search(before) or words[1].match(after[noun.end() :])):
             figure.kind, figure.name = "count", noun["unit"] or noun["noun"]
-            figure.stop += noun.end()
+            if figure.partner is None:
+                figure.stop += noun.end()
         return True
 
     def _is_stock(self, figure: Figure) -> bool:
@@ -233,4 +252,8 @@ class _Reader(Prices):
         if before.endswith("size "):
             return False
         is_stock = words["stock.after"].match(after) or words["stock.last"].search(before)
-        return is_stock is not None
+        is_left = words["stock.down_to"].search(before) and words["count.noun"].match(after)
+        if _FEW_ARE_LEFT.match(after) and words["stock.down_to"].search(before):
+            return figure.value <= 10 and not any(f.unit == "money" for f in self.figures)
+        is_part = words["stock.have"].search(before) and after.startswith(" of the ")
+        return bool(is_stock or is_left or is_part)

@@ -18,15 +18,17 @@ _LINK = re.compile(
     "(?!码|电池|线|楼|店|院|门|色|发|到货|截止|之?前|晚|凌晨|开播|早上|下午|上午|以前|以后|上新|补|开始|下播|左右"
     r"|库|仓|机|位)(?:链接|宝贝|商品|产品)?"
     rf"|第{_N}[个款](?:链接|宝贝|商品)|(?<![0-9a-z]){_N}号?链接"
-    r"|链接\s?[:#]?\s?[0-9]{1,3}(?![0-9.])"
+    r"|链接\s?[:#]?\s?[0-9]{1,3}(?!\.?[0-9])"
     rf"|(?<![a-z])(?:links?|items?|number|bag|product|listing)\s?#?\s?(?:[0-9]{{1,3}}"
-    rf"|{_WORD}(?![a-z-]))(?:(?:,| and| &|, and) [0-9]{{1,3}}(?![0-9.%]| ?[a-z]))?(?![0-9.])"
-    r"|(?P<no>(?<![a-z])(?:no\.\s?[0-9]{1,3}|number one)(?![0-9.])"
-    r"|(?<![\w#])#\s?[0-9]{1,3}(?![0-9.])))"
+    rf"|{_WORD}(?![a-z-]))(?:(?:,| and| &|, and) [0-9]{{1,3}}(?![0-9.%]| ?[a-z]))?(?!\.?[0-9])"
+    r"|(?P<no>(?<![a-z])(?:no\.\s?[0-9]{1,3}|number one)(?!\.?[0-9])"
+    r"|(?<![\w#])#\s?[0-9]{1,3}(?!\.?[0-9])))"
 )
 _LINK_NUMBER = re.compile(f"{_N}|{_WORD}")
 _NO_LINK_BEFORE = re.compile(
     r"(?:[0-9][到至~-]|不是|不是第|做到|[0-9]月|小|大|中|电话|等到)\Z"
+    r"|(?<![a-z])(?:pattern|style|model|part|lot|batch|room|size|shade|colou?r|page|chapter|route|order"
+    r"|ticket|invoice|case|recipe|volume|issue|grade|serial|ref(?:erence)?)\s\Z"
     r"|(?<![a-z])(?:moved|bumped|pushed|put|brought|stuck|set)(?: [a-z\ue000]+){1,4} (?:to|at)\s\Z"
 )
 _BOASTS = re.compile(

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from livestream_env._resources import data_file
-from livestream_env.claim_text import PIECE
+from livestream_env.claim_text import NUMBER, PIECE
 from livestream_env.rooms import Sku
 from livestream_env.words import chinese_number, fold
 
@@ -57,7 +57,9 @@ _PLAIN = re.compile(
 # What makes a common word name the one product that has it: 静音的那台, the cream, Case is $9.
 _HAN_POINTED = re.compile("的?[那这]?[款个台件种版只双条](?!月|人|小时|星期)|的[那这]")
 _SIZE_POINTED = re.compile("的(?!时候|话|量)|[那这]?[款个台件版]")
-_HAN_THING_BEFORE = re.compile("[这那本][把个双条床台款件只口顶支瓶张套盏]\\Z")
+_HAN_THING_BEFORE = re.compile(
+    f"(?:[这那本][把个双条床台款件只口顶支瓶张套盏]|(?:是|拍了|要了|买了|[和跟加、]){NUMBER}{PIECE})\\Z"
+)
 _HAN_START = re.compile(r"(?:\A|[，。,.!?;:\n ])\Z")
 _HAN_SAYS = re.compile(
     "是|[也都还就挺很太只][是有能要不]|[有能可](?!邮)|不[会能怕用]|今[天晚]|现在"
@@ -68,6 +70,12 @@ _LATIN_GOES_ON = re.compile(
     r"'s(?![a-z])|\s(?:is|are|has|have|comes?|runs?|fits?|sold|ships?|costs?|was|were|goes|starts?"
     r"|weighs|lasts|holds)(?![a-z])"
 )
+_LATIN_ITS_OWN = re.compile(  # with a cotton wick, trim the wick
+    r"(?<![a-z])(?:(?:with|has|have|is|of|in) an? (?:[a-z]+ )?"
+    r"|(?:trim|clean|wash|rinse|charge|empty|cut|wipe|soak|light|burn|dry|warm|shake)"
+    r" (?:the|your|its) )\Z"
+)
+_OF_SIZE = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)[\u4e00-\u9fffa-z]{0,2}的\Z")
 _ONE = re.compile(r"\sones?(?![a-z])")
 
 
@@ -185,6 +193,9 @@ class NameIndex:
         self._firsts = frozenset(part[0] for part in self._owners)
         self._heads = {head for name in self._names for head in _heads(name)}
         self._inner = {head for name in self._names for head in _heads(name)[1:]}
+        self._middle = {
+            word for name in self._names for word in re.findall("[a-z]+", name)[1:]
+        } - self._heads
         self._tails = {tail for name in self._names for tail in _han_tails(name)}
         self._ends = {tail[-1] for tail in self._tails}
         self._has_sibling = self._siblings()
@@ -225,7 +236,7 @@ class NameIndex:
             if owners & (owners - 1) and shared >= 2:
                 bits |= owners
         for number, name in enumerate(self._names):
-            for end in (_heads(name) or _han_tails(name))[:1]:
+            for end in (_han_tails(name) or _heads(name))[:1]:
                 ends[end] = ends.get(end, 0) | 1 << number
         self._things = ends
         return sum((b for b in ends.values() if b & (b - 1)), 0) | bits
@@ -288,7 +299,15 @@ class NameIndex:
             is_model = any(_is_latin(a) and b[0].isdigit() for a, b in pairwise(part))
             is_plain = is_model or _PLAIN.search(text[max(0, first - 10) : first])
             return (self._plain_one(owners) if is_plain else 0) or owners
-        return 0 if is_weak and not self._is_pointed_at(part, text, first, last) else owners
+        if is_weak and not self._is_pointed_at(part, text, first, last):
+            return 0
+        return 0 if self._is_of_a_thing(part, text, first) else owners
+
+    def _is_of_a_thing(self, part: Part, text: str, start: int) -> bool:
+        """Tell whether a word inside a name is used for a thing of its own: trim the wick."""
+        if len(part) > 1 or part[0] not in self._middle:
+            return False
+        return _LATIN_ITS_OWN.search(text[max(0, start - 30) : start]) is not None
 
     def _plain_one(self, owners: int) -> int:
         """Return the product whose name all the others' only add to: the K2 beside K2 Max."""
@@ -308,7 +327,8 @@ class NameIndex:
         if not part[0].isascii():
             if len(part) == 1:
                 says = _HAN_SAYS.match(after) if _HAN_START.search(before) else None
-                return says is not None or _HAN_THING_BEFORE.search(before) is not None
+                pointing = _HAN_THING_BEFORE.search(before) or self._is_of_its_size(part, before)
+                return says is not None or bool(pointing)
             return _HAN_POINTED.match(after) is not None
         pointing = _LATIN_POINTING.search(before) is not None
         goes_on = _LATIN_GOES_ON.match(after) is not None
@@ -321,6 +341,11 @@ class NameIndex:
         if part[0] in _words().containers:
             return goes_on and (pointing or _CLAUSE_START.search(before) is not None)
         return pointing or (goes_on and _CLAUSE_START.search(before) is not None)
+
+    def _is_of_its_size(self, part: Part, before: str) -> bool:
+        """Tell whether a number of its name stands before a thing: 60的缸."""
+        size = _OF_SIZE.search(before)
+        return size is not None and self._owners.get((size[1],)) == self._owners[part]
 
     def _verdict(self, part: Part) -> tuple[int, bool]:
         """Return whose name a part is, 0 for nobody's, and whether only if pointed at."""
@@ -431,8 +456,13 @@ def _han_tails(name: str) -> list[str]:
     return [runs[0][-2:], *last] if runs else []
 
 
+_PLURAL = re.compile(r"(?<=[0-9])s(?![a-z0-9])")
+
+
 def _cuts(text: str, place: int) -> bool:
-    """Tell whether a place is inside a run of Latin letters and digits: SPF|30."""
+    """Tell whether a place is inside a run of Latin letters and digits: SPF|30; but not 10x42|s."""
+    if _PLURAL.match(text, place):
+        return False
     around = text[place - 1 : place + 1] if place else ""
     return len(around) == 2 and around.isalnum() and around.isascii()
 

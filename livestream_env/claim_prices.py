@@ -17,7 +17,9 @@ _DIFFERENCE = re.compile(  # 差一百块: no price of either
     r"(?:相?差(?!不多)|差价|贵)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
     r"|(?<![a-z])(?:under|below|less than|more than|cheaper by)\s(?:us)?[¥$€£]?\Z"
 )
-_DIFFERENCE_AFTER = re.compile(r" (?:more|less|cheaper|higher|lower)(?= than|\s?[.,!]|\s?\Z| and)")
+_DIFFERENCE_AFTER = re.compile(
+    r" (?:more|less|cheaper|higher|lower)(?= than|\s?[.,!]|\s?\Z| and)|(?:以[内下]|之内)(?!包邮)"
+)
 _ONE_YUAN = re.compile(r"[，,。!/的]|\Z")
 _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
@@ -51,13 +53,18 @@ _MEMORIES = (64, 128, 256, 512)
 """Sizes of memory, in GB, as variants are called by: 256的没货."""
 _THING_ONLY = re.compile(r"\s?(?:(?![别不没多少比省贵差加减买拍满共到])[\u4e00-\u9fff]){1,5}\s?")
 """What an amount is said of where the clause before ends with a price: 单头89，配线99."""
+_OF_A_NAMED = re.compile(f"的[{NAME}]{{1,12}}[也就才要是]?[¥]?")
+_KIND_OF_NAMED = re.compile(  # 泳镜平光六十九
+    f"[{NAME}{LINK}](?:的|(?![别不没多少比省贵差加减买拍满共到刚正防抗耐重高长宽厚深约大穿选配能用有可第前后零近远超带每])[\u4e00-\u9fff])"
+    "(?![^，]*[度力量率径距围重长高宽深厚数岁时速度幅寸尺码号限声功])[\u4e00-\u9fff]{0,3}\\Z"
+)
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
 _EACH_UNIT = re.compile(f"{PIECE}|each|per")
 _FROM_TO = re.compile(r"(?:从|from)\s?\Z")
 _OR = re.compile("or|and|或|还是")
 _ONE_PIECE = re.compile(f"一{PIECE}[^，]{{0,5}}\\Z")
-_SMALL_PIECE = re.compile(r"一[片粒颗枚根斤克米][才就要也合是\s]{0,2}\Z")
+_SMALL_PIECE = re.compile(r"一[片粒颗枚根斤克米平][才就要也合是\s]{0,2}\Z")
 _AS_SOLD = re.compile(rf"\s?(?:一{PIECE}|的(?!话|总|一|到手|价))")
 """Behind a count that tells a thing from its like rather than what an amount buys: 5条一套49."""
 _BUYS = re.compile(
@@ -112,6 +119,8 @@ class Prices:
         before = self._before(figure, 20)
         if figure.is_ordinal or figure.end_of is not None or figure.value > 1e6:
             return False
+        if self._is_of_a_thing(figure):
+            return False
         plain = self.reading.plain[max(0, figure.start - 3) : figure.start]
         if self.words["price.bare_not"].search(before) or _PURITY.search(plain):
             return False
@@ -122,9 +131,21 @@ class Prices:
             return True
         return self._is_chinese_bare(figure, before, after)
 
+    def _is_of_a_thing(self, figure: Figure) -> bool:
+        """Tell whether a number tells a product from its like whose price follows: 60的鱼缸420."""
+        named = _OF_A_NAMED.match(self.text, figure.stop)
+        return named is not None and named.end() in [f.start for f in self._following(figure)]
+
+    def _following(self, figure: Figure) -> list[Figure]:
+        return self.figures[figure.place + 1 : figure.place + 2]
+
     def _is_english_bare(self, figure: Figure, before: str, after: str) -> bool:
         if figure.value >= 2 and after.startswith(" off"):
             return True  # takes another 4 off
+        if self.en["price.threshold"].search(before) and self.en["price.threshold_after"].match(
+            after
+        ):
+            return True  # spend fifty-five or more
         if figure.value >= 3 and self._is_offered(before, after):
             return True
         if before.endswith(" or ") and _ON_TERMS.match(after) and self._has_price(figure):
@@ -173,6 +194,8 @@ class Prices:
         if not before.strip():
             return 5 <= figure.value < 10_000 and not _LIST_ITEM.match(after)
         if before[-1] in _NAMED or self._label(before) is not None:
+            return True
+        if figure.value >= 10 and _KIND_OF_NAMED.search(before):
             return True
         if self.words["price.bare_before"].search(before):
             return True

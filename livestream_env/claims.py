@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from livestream_env.claim_figures import Figure
 from livestream_env.claim_kinds import number_text, stating_figures
@@ -116,14 +117,14 @@ _LETTERS = re.compile(
     r"(?:'s(?= (?:got|gone|sold|out|in|back|left|still|available|too|all|the)(?![a-z])))?"
     r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
     r"|size(?P<several>s)? "
-    r"(?P<word>[0-9]{1,2}(?:\.5)?(?![0-9.%])|(?:x-|extra )?(?:small|medium|large)|one size)"
+    r"(?P<word>[0-9]{1,2}(?:\.5)?(?!\.?[0-9]|%)|(?:x-|extra )?(?:small|medium|large)|one size)"
     r"(?![a-z])"
-    r"(?P<more>(?:(?:,|,? and|,? or|/| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?![0-9.%])){0,4}"
+    r"(?P<more>(?:(?:,|,? and|,? or|/| to| through| &|-) ?[0-9]{1,2}(?:\.5)?(?!\.?[0-9]|%)){0,4}"
     r"(?(several)|(?= (?:are|is|both|were|have|sold|in|back)(?![a-z])|\s?[.!?]|\s?\Z)))?"
     r"|(?P<shoe>(?:3[4-9]|4[0-6])(?:[、,/和跟到至~-](?:3[4-9]|4[0-6])){0,4})(?=[都还全也早]{0,2}"
     r"(?:[有没断缺]货|[断缺]码|没了|卖完|[有剩就最][有剩后0-9一两三四五]|[有在](?=[，,。;!哈哦呢]|\Z)|偏[大小]))"
     r"|(?:(?<=穿)|(?<=[码鞋尺]码)|(?<=码数))(?:到|是|有|从)?(?P<worn>(?:3[4-9]|4[0-6])"
-    r"(?:[到至~-](?:3[4-9]|4[0-6]))?)(?![0-9.])(?=[的码就拍都有，,。]|\Z)"
+    r"(?:[到至~-](?:3[4-9]|4[0-6]))?)(?!\.?[0-9])(?=[的码就拍都有，,。]|\Z)"
     r"|(?:(?<=in a )|(?<=in )|(?<=out of )|(?<=left in ))"
     r"(?P<bare>small|medium|large|x-large|extra large)"
     r"(?=\s?[.,!?;，]|\s?\Z| (?:is|and|or|if|for|in|until|right|now|tonight))|(?P<even>均码)"
@@ -178,7 +179,19 @@ class _Scene:
         text = self.reading.text
         links = [f for f in find_links(text) if f.kind == "link"] if mentions else []
         spoken = [span for link in links for span in self._variant_words(link)]
-        return [m for m in mentions if not any(lo <= m.start < hi for lo, hi in spoken)]
+        said = {m.start for before, m in pairwise(mentions) if self._is_said_of(before, m)}
+        return [
+            m
+            for m in mentions
+            if m.start not in said and not any(lo <= m.start < hi for lo, hi in spoken)
+        ]
+
+    def _is_said_of(self, before: Mention, mention: Mention) -> bool:
+        """Tell whether words of a name only say what the product just named is: 琴是61键的."""
+        if before.product is None or before.product != mention.product:
+            return False
+        text = self.reading.text
+        return text[mention.start].isdigit() and text[before.stop : mention.start] in _SAYS_WHAT
 
     def _variant_words(self, link: Found) -> Iterator[tuple[int, int]]:
         """Yield where the spec words stand that follow a link number directly."""
@@ -222,7 +235,7 @@ class _Scene:
             if not (is_boast or is_refused or is_size):
                 yield found
             if found.kind == "stock":
-                counted.append((found.start, found.stop + reach))
+                counted.append((found.start, min(found.stop + reach, self._stop(found))))
         for found in promises:
             is_stock = (found.kind, found.value) == ("stock", "in")
             if not (is_stock and _overlaps(counted, found.start, found.stop + 3)):
@@ -283,6 +296,10 @@ class _Scene:
 
     def _clause(self, place: int) -> int:
         return bisect_right(self.reading.starts, place) - 1
+
+    def _stop(self, found: Found) -> int:
+        """Return where the clause of what was found ends."""
+        return self.reading.clauses[self._clause(found.start)].stop
 
     def _about(self, found: Found) -> str | None:
         """Return the product named last before, else next in the clause, else the current one."""
@@ -346,6 +363,7 @@ class _Scene:
         return self._others[place - 1] if place else 0
 
 
+_SAYS_WHAT = frozenset(("是", "有", "就是", "都是", "是个", " is ", "'s ", " has "))
 _NO_RETURN = ("return", "no")
 _IN_STOCK = 16
 """How far behind a count words may go that only say that it is of the stock: 9 tents in stock."""
