@@ -15,12 +15,14 @@ Keys that a trainer does not show are left out. Neither a trainer nor `trl` is i
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import functools
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -240,6 +242,46 @@ def breaks_some(*fails: int) -> Callable[[le.Room], LocalSandbox]:
         return LocalSandbox(room, embedder="lexical")
 
     return make
+
+
+def assert_closed(play: Callable[[Case], object], name: str = "looked up") -> None:
+    """Check that an adapter closes its sandboxes, those of episodes that fail or raise too.
+
+    A sandbox is awaited where there is an event loop: other episodes play in it meanwhile.
+    """
+    is_open: list[object] = []
+    held_up: list[object] = []
+
+    class Noted(Breaking):
+        def __init__(self, room: le.Room, at: int) -> None:
+            super().__init__(room, at)
+            is_open.append(self)
+
+        def close(self) -> None:
+            with contextlib.suppress(RuntimeError):
+                held_up.append(asyncio.get_running_loop())
+            is_open.remove(self)
+
+        async def aclose(self) -> None:
+            is_open.remove(self)
+
+    def rubric(trajectory: Trajectory, room: le.Room | None) -> Any:
+        raise ZeroDivisionError("a user's mistake")
+
+    made = 0
+    for at, given in ((-2, {}), (0, {}), (-2, {"rubric": rubric})):
+
+        def sandbox(room: le.Room, at: int = at) -> Noted:
+            nonlocal made
+            made += 1
+            return Noted(room, at)
+
+        case = CASES[name]
+        with contextlib.suppress(Exception):
+            play(replace(case, options={**case.options, **given, "sandbox": sandbox}))
+    assert made >= 3
+    assert not is_open
+    assert not held_up
 
 
 WITHOUT_A_SEAT = [

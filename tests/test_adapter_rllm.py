@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from conformance import CASES, FIND, PRICE, REPLIED, RULE, Case, assert_same, expected
+from conformance import CASES, FIND, PRICE, REPLIED, RULE, Case, assert_closed, assert_same, expected
 from rllm_for_tests import TYPES, Episode, EvalOutput, Step, Task, enriched, gated, merged
 
 import livestream_env as le
@@ -64,6 +64,10 @@ def test_trajectories_are_what_the_core_makes(name: str) -> None:
 def test_a_failed_environment_raises(name: str) -> None:
     with pytest.raises(RuntimeError, match="is left out: env_error"):
         play(CASES[name])
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(play)
 
 
 def no_verdict(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:

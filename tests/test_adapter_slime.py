@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conformance import CASES, PRICE, Case, assert_same, expected, tokenizer_of
+from conformance import CASES, PRICE, Case, assert_closed, assert_same, expected, tokenizer_of
 from slime_for_tests import (
     Router,
     Sample,
@@ -61,6 +61,10 @@ def play(case: Case, router: Router | None = None, **changes: Any) -> Any:
     with routed(router or router_of(case)) as url:
         args = arguments(url, **changes)
         return asyncio.run(made(args, sample_of(case.row), sampling()))
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(play)
 
 
 def shown(case: Case, samples: list[Sample]) -> Any:

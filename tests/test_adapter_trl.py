@@ -6,7 +6,7 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -63,6 +63,21 @@ def test_fewer_workers_take_the_next_as_one_ends() -> None:
 
 def test_no_episodes_generate_nothing() -> None:
     assert in_lockstep([], Echo()) == []
+
+
+class Interrupted(list[Sampled]):
+    """Completions in whose middle the user interrupts the run."""
+
+    def __iter__(self) -> Iterator[Sampled]:
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_a_batch_is_told_ends_every_thread() -> None:
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        in_lockstep([play(7, 2), play(8, 2)], lambda ids, _: Interrupted([Sampled((1,))] * 2))
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("max_workers", [None, 2])

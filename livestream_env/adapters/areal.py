@@ -104,7 +104,7 @@ def _workflow() -> Any:
             try:
                 trajectory = await arollout(env, agent, **self.setup.opening(task))
             finally:
-                env.close()
+                await env.aclose()
             self.setup.keep(trajectory, policy_version=played.version)
             row = only_row(self.setup.rows(trajectory, self._renderer), task)
             _log(self.setup, trajectory, row)

@@ -92,7 +92,7 @@ class RoomRollout:
                 **self.setup.opening(task),
             )
         finally:
-            env.close()
+            await env.aclose()
         self.setup.keep(trajectory, policy_version=max(client.versions, default=None))
         [row] = self.setup.rows(trajectory, TurnRenderer())
         trained = {turn.turn for turn in row.turns}

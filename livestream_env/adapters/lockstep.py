@@ -110,4 +110,5 @@ class _Turns:
         with self._changed:
             self._error = error
             for one in (*self._waiting, *self._asked.values()):
-                one.answer.set_exception(error)
+                if not one.answer.done():  # an interrupt may come while a batch is told
+                    one.answer.set_exception(error)

@@ -116,7 +116,7 @@ def _classes() -> Any:
             except CommentNotFound as error:
                 raise HTTPException(422, str(error)) from error
             finally:
-                env.close()
+                await env.aclose()
             setup.keep(played)
             rows = setup.rows(played, TurnRenderer())
             trained = [one for one in rows if one.excluded is None]

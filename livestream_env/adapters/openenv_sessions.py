@@ -254,7 +254,7 @@ def _sessions() -> Any:
                     **setup.opening(row),
                 )
             finally:
-                env.close()
+                await env.aclose()
 
     def _mcp(spec: ToolSpec) -> Any:
         told = spec.to_openai()["function"]

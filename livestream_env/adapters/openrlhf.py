@@ -83,7 +83,7 @@ def agent_executor(
             try:
                 trajectory = await arollout(env, player, **setup.opening(task))
             finally:
-                env.close()
+                await env.aclose()
             setup.keep(trajectory)
             row = only_row(setup.rows(trajectory, renderer), task)
             if row.excluded is not None and failed == "raise":

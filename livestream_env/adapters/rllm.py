@@ -74,7 +74,7 @@ class RoomFlow:
                 **self.setup.opening(row),
             )
         finally:
-            env.close()
+            await env.aclose()
         self.setup.keep(trajectory)
         rows = self.setup.rows(trajectory, TurnRenderer())
         asked = [at for at, turn in enumerate(trajectory.turns) if _was_recorded(turn, trajectory)]

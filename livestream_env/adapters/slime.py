@@ -92,7 +92,7 @@ def generate_with(setup: Setup, *, partners: Mapping[str, Member | None] | None 
             sample.status = type(sample).Status.ABORTED
             return sample
         finally:
-            env.close()
+            await env.aclose()
         version = engine.versions[-1] if engine.versions else None
         setup.keep(trajectory, policy_version=version)
         rows = setup.rows(trajectory, renderer)

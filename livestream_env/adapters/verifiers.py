@@ -204,7 +204,7 @@ def _classes() -> dict[str, Any]:
                     **setup.opening(row),
                 )
             finally:
-                env.close()
+                await env.aclose()
                 client.close()
             settle(setup, {"host": seat}, trajectory)
             return vf.ProgramResult(exit_code=0, stdout="", stderr="")
@@ -253,7 +253,7 @@ def _classes() -> dict[str, Any]:
             env = setup.make_env(task.row.room)
             seats = {name: SharedSeat(name) for name in TWO_AGENTS}
             async with contextlib.AsyncExitStack() as rollouts:
-                rollouts.callback(env.close)
+                rollouts.push_async_callback(env.aclose)
                 for name, seat in seats.items():
                     copied = task.with_data(prompt=None)
                     copied.seat = seat

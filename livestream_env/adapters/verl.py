@@ -78,7 +78,7 @@ def _agent_loop() -> Any:
             try:
                 trajectory = await arollout(env, agent, **self._setup.opening(task))
             finally:
-                env.close()
+                await env.aclose()
             version = engine.extra_fields.get("max_global_steps")
             self._setup.keep(trajectory, step=row.get("global_steps"), policy_version=version)
             rows = self._setup.rows(trajectory, self._renderer)

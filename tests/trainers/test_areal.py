@@ -32,6 +32,7 @@ from conformance import (
     ONE_AGENT_CASES,
     WITHOUT_A_SEAT,
     Case,
+    assert_closed,
     assert_same,
     breaks_some,
     expected,
@@ -117,6 +118,10 @@ def areal(_areal: Areal) -> Areal:
 
 def workflow_of(case: Case, gconfig: Any = GCONFIG, **options: Any) -> Any:
     return LiveRoomWorkflow(gconfig, tokenizer_of("chatml"), **{**case.setup_options, **options})
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode(areal: Areal) -> None:
+    assert_closed(areal.play)
 
 
 def shown(case: Case, tensors: Any, agent: str = "host") -> Any:

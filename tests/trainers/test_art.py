@@ -23,6 +23,7 @@ from conformance import (
     REPLIED,
     WITHOUT_A_SEAT,
     Case,
+    assert_closed,
     assert_same,
     breaks_some,
     expected,
@@ -73,6 +74,10 @@ def play(case: Case, answer: Answer | None = None, **options: Any) -> Any:
     with serving(answer or server_of(case)) as (url, _):
         rollout = RoomRollout(**{**case.setup_options, **options})
         return asyncio.run(rollout(model_at(url), case.row.to_json()))
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(play)
 
 
 def tokenized(

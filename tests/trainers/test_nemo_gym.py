@@ -25,6 +25,7 @@ from conformance import (
     WITHOUT_A_SEAT,
     Case,
     Shown,
+    assert_closed,
     assert_same,
     expected,
     tokenizer_of,
@@ -153,6 +154,10 @@ def rollout_of(case: Case, *, reads_calls: bool = True, **options: Any) -> Any:
         answer = run(url, case.row.to_json())
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(rollout_of)
 
 
 def trained_by_nemo_rl(rollout: Any) -> tuple[list[int], list[int], list[float]]:

@@ -28,6 +28,7 @@ from conformance import (
     Case,
     Line,
     Shown,
+    assert_closed,
     assert_same,
     breaks_some,
     expected,
@@ -482,6 +483,10 @@ def sequences_of(case: Case, **options: Any) -> tuple[Any, Any]:
     with policy(case) as url:
         made = partial(RoomSessions, base_url=url, model="policy", **case.setup_options | options)
         return worker(made)._run_session(json.dumps(case.row.to_json()), 7)
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(sequences_of)
 
 
 @pytest.mark.row("R37", "R42")

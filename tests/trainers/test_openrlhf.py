@@ -20,7 +20,7 @@ from typing import Any
 
 import openrlhf
 import pytest
-from conformance import CASES, ONE_AGENT_CASES, PRICE, Case, assert_same, expected, tokenizer_of
+from conformance import CASES, ONE_AGENT_CASES, PRICE, Case, assert_closed, assert_same, expected, tokenizer_of
 from openrlhf.utils.agent import AgentExecutorBase
 
 import livestream_env as le
@@ -84,6 +84,10 @@ def execute(
             llm_engine=engine or Engine(case),
         )
     )
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(execute)
 
 
 def mask_of(response: Any) -> list[int]:

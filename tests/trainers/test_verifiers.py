@@ -31,6 +31,7 @@ from conformance import (
     RULE,
     Case,
     Line,
+    assert_closed,
     assert_same,
     call,
     expected,
@@ -189,6 +190,11 @@ def shown(case: Case, episode: Any) -> Any:
         "rewards": {agent: rewards.get(agent) for agent in case.families},
         "truncated": any(trace.is_truncated for trace in episode.traces),
     }
+
+
+@pytest.mark.parametrize("name", ["looked up", "two agents"])
+def test_sandboxes_are_closed_whatever_ends_an_episode(name: str) -> None:
+    assert_closed(lambda case: Played(case).episode(), name)
 
 
 def without_prompts(got: Any) -> Any:

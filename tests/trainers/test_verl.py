@@ -23,6 +23,7 @@ from conformance import (
     ONE_AGENT_CASES,
     PRICE,
     Case,
+    assert_closed,
     assert_same,
     breaks_some,
     expected,
@@ -207,6 +208,16 @@ def rollouts(
     monkeypatch.setattr(CaseLoop, "setup", Setup(**SNACKS))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     return Rollouts(model, tmp_path, queue)
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode(
+    rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(case: Case) -> None:
+        monkeypatch.setattr(CaseLoop, "setup", Setup(**case.setup_options))
+        rollouts.play(Server(case), [case.row])
+
+    assert_closed(play)
 
 
 def shown(queue: Queue, agent: str) -> Any:
