@@ -88,9 +88,9 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _endings(played: Sequence[Trajectory]) -> Figures:
     count, stability = len(played), stability_report(played, periods=1)
-    stops = Counter("running" if t.stop_reason is None else str(t.stop_reason) for t in played)
+    stops = Counter(t.stop_reason for t in played)
     return {
-        **{f"stop/{reason}": stops[reason] / count for reason in (*StopReason, "running")},
+        **{key: stops[reason] / count for reason, key in _STOPS.items()},
         "env_error/share": stability.failure_rate,
         "env_error/at_reset": stability.failed_at_reset / count,
         "env_error/biases": len(stability.biased),
@@ -98,6 +98,9 @@ def _endings(played: Sequence[Trajectory]) -> Figures:
         "sandbox/retries": stability.retries / count,
         "sandbox/rebuilds": stability.rebuilds / count,
     }
+
+
+_STOPS = {reason: f"stop/{reason or 'running'}" for reason in (*StopReason, None)}
 
 
 # --- rewards ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -135,13 +136,17 @@ def _biases(played: Sequence[Trajectory]) -> tuple[FailureBias, dict[str, Failur
     ]
     has_failed = [_has_failed(turn) for _, turn in turns]
     tools = Counter(name for _, turn in turns for name in _tools(turn))
-    by_turn = measured_bias(has_failed, [float(number) for number, _ in turns])
+    by_turn = _bias(has_failed, [float(number) for number, _ in turns])
     by_tool = {
-        tool: measured_bias(has_failed, [float(tool in _tools(turn)) for _, turn in turns])
+        tool: _bias(has_failed, [float(tool in _tools(turn)) for _, turn in turns])
         for tool, count in sorted(tools.items())
         if count >= RARE
     }
     return by_turn, by_tool
+
+
+def _bias(failed: Sequence[bool], feature: Sequence[float]) -> FailureBias:
+    return measured_bias(failed, feature) if any(failed) else FailureBias(math.nan, 1.0)
 
 
 def _has_failed(turn: Turn) -> bool:

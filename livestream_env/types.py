@@ -26,8 +26,9 @@ _VALUE_CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed, so that a value may be handed out without a copy."""
 
-    __slots__ = ("_canonical",)
+    __slots__ = ("_canonical", "_json")
     _canonical: str
+    _json: str
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("this dict belongs to a recorded value; change a copy: `dict(value)`")
@@ -43,6 +44,15 @@ class FrozenDict(dict[str, Any]):
         except AttributeError:
             self._canonical = _canonical_text(self)
             return self._canonical
+
+    @property
+    def as_json(self) -> str:
+        """JSON text with the keys in their order; made once."""
+        try:
+            return self._json
+        except AttributeError:
+            self._json = json.dumps(self, ensure_ascii=False)
+            return self._json
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.canonical)
@@ -191,7 +201,7 @@ class ToolSpec:
         function = {
             "name": self.name,
             "description": self.description,
-            "parameters": json.loads(json.dumps(self.parameters)),
+            "parameters": json.loads(self.parameters.as_json),
         }
         return {"type": "function", "function": function}
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
-from livestream_env.types import Message, ToolSpec
+from livestream_env.types import Message, ToolSpec, freeze
 
 _TOLD = {
     "zh": (
@@ -33,12 +34,18 @@ def with_tools_told(
     """Return the first messages with the tools described in the system message, made if needed."""
     if not tools:
         return tuple(messages)
-    lines = "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
+    lines = "\n".join(_line(one.name, one.description, one.parameters.as_json) for one in tools)
     told = _TOLD["zh" if language == "zh" else "en"].format(tools=lines)
     first = messages[0] if messages else None
     if first is None or first.role != "system":
         return (Message("system", told.strip()), *messages)
     return (replace(first, content=first.content + told), *messages[1:])
+
+
+@lru_cache(maxsize=256)
+def _line(name: str, description: str, parameters: str) -> str:
+    tool = ToolSpec(name, description, freeze(json.loads(parameters)))
+    return json.dumps(tool.to_openai(), ensure_ascii=False)
 
 
 def as_user_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
