@@ -8,7 +8,17 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from conformance import CASES, FIND, PRICE, REPLIED, RULE, Case, assert_closed, assert_same, expected
+from conformance import (
+    CASES,
+    FIND,
+    PRICE,
+    REPLIED,
+    RULE,
+    Case,
+    assert_closed,
+    assert_same,
+    expected,
+)
 from rllm_for_tests import TYPES, Episode, EvalOutput, Step, Task, enriched, gated, merged
 
 import livestream_env as le

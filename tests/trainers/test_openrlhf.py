@@ -20,7 +20,16 @@ from typing import Any
 
 import openrlhf
 import pytest
-from conformance import CASES, ONE_AGENT_CASES, PRICE, Case, assert_closed, assert_same, expected, tokenizer_of
+from conformance import (
+    CASES,
+    ONE_AGENT_CASES,
+    PRICE,
+    Case,
+    assert_closed,
+    assert_same,
+    expected,
+    tokenizer_of,
+)
 from openrlhf.utils.agent import AgentExecutorBase
 
 import livestream_env as le
