@@ -30,7 +30,6 @@ from livestream_env.retrieval import Embedder
 from livestream_env.room_files import find_rooms
 from livestream_env.rooms import Comment, Room
 from livestream_env.sandbox import REPLAY, Sandbox, make_replay, make_sandbox
-from livestream_env.sandbox.replay import ReplaySandbox, choose_opening, read_recording
 from livestream_env.spaces import ActionSpace, ObservationSpace
 from livestream_env.tools import TOOLS
 from livestream_env.types import (
@@ -189,7 +188,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         for one in self.rooms:
             _check_comments(one, comment)
         if self._recorded:
-            choose_opening(self._recorded, 0, comment=comment)
+            self._opening(0, {})
         self.render_mode = render_mode
         self._room: Room | None = None
         self._content_hash = ""
@@ -568,9 +567,15 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         return _Task(room, room.content_hash, [c.comment_id for c in comments], comments)
 
     def _recorded_task(self, seed: int, options: Mapping[str, Any]) -> _Task:
-        comment = options.get("comment", self._config.comment)
-        line = choose_opening(self._recorded, seed, room=options.get("room"), comment=comment)
+        line = self._opening(seed, options)
         return _Task(None, line.content_hash, line.comments)
+
+    def _opening(self, seed: int, options: Mapping[str, Any]) -> ResetLine:
+        """Return the recorded episode that a seed opens."""
+        from livestream_env.sandbox.replay import choose_opening
+
+        comment = options.get("comment", self._config.comment)
+        return choose_opening(self._recorded, seed, room=options.get("room"), comment=comment)
 
     def _chosen_comments(
         self, seed: int, options: Mapping[str, Any] | None
@@ -630,7 +635,7 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         if isinstance(source, str) and room is None:
             return make_replay(source, task.content_hash, **options)
         if room is None:
-            assert isinstance(source, ReplaySandbox)
+            assert isinstance(source, Sandbox)
             return source
         if isinstance(source, type) or not isinstance(source, (str, Sandbox)):
             made = source(room)
@@ -761,9 +766,13 @@ def _window_s(source: str) -> float:
 
 def _recorded(sandbox: object) -> tuple[ResetLine, ...]:
     """Return the episodes that `replay:FILE`, or the sandbox of that kind, holds."""
+    if isinstance(sandbox, str) and not sandbox.startswith(REPLAY):
+        return ()
+    from livestream_env.sandbox.replay import ReplaySandbox, read_recording
+
     if isinstance(sandbox, ReplaySandbox):
         return tuple(sandbox.file.openings.values())
-    if isinstance(sandbox, str) and sandbox.startswith(REPLAY):
+    if isinstance(sandbox, str):
         return tuple(read_recording(sandbox.removeprefix(REPLAY)).openings.values())
     return ()
 

@@ -24,12 +24,16 @@ from pydantic import (
 )
 
 from livestream_env.errors import CommentNotFound, did_you_mean
-from livestream_env.words import Price, parse_price
+from livestream_env.words import Price
 
 
 def _price(value: object) -> Price | None:
+    if value is None or isinstance(value, Price):
+        return value
+    from livestream_env.amounts import parse_price  # its patterns take long to compile
+
     try:
-        return value if isinstance(value, Price) else parse_price(value)
+        return parse_price(value)
     except TypeError as error:
         raise ValueError(str(error)) from error
 
@@ -600,7 +604,7 @@ class _Fold:
 
     def _change(self, event: Event, target: str) -> None:
         field = {"stock": "stock", "price": "price", "coupon": "coupon_price"}[event.kind]
-        value = event.value if event.kind == "stock" else parse_price(event.value)
+        value = event.value if event.kind == "stock" else _price(event.value)
         update = {field: value}
         if event.target.startswith("product:"):
             self.products[target] = self.products[target].model_copy(update=update)

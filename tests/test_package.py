@@ -15,7 +15,7 @@ import livestream_env as le
 
 PACKAGE = Path(le.__file__).parent
 LAYERS = {
-    0: ("types", "errors", "words", "_resources", "version", "databases", "background"),
+    0: ("types", "errors", "words", "amounts", "_resources", "version", "databases", "background"),
     1: (
         "rooms",
         "room_checks",

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from livestream_env.amounts import parse_price
 from livestream_env.words import (
     Price,
     asks,
@@ -15,7 +16,6 @@ from livestream_env.words import (
     format_amount,
     link_numbers,
     nearest,
-    parse_price,
 )
 
 HOSTILE = [

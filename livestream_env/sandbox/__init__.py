@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from livestream_env.sandbox.faults import Faults, FaultySandbox
 from livestream_env.sandbox.local import LocalSandbox
-from livestream_env.sandbox.recording import RecordingSandbox
-from livestream_env.sandbox.replay import ReplaySandbox
 from livestream_env.types import RoomView, ToolCall, ToolResult, ToolSpec, TurnEvent
 
 if TYPE_CHECKING:
     from livestream_env.rooms import Room
+    from livestream_env.sandbox.recording import RecordingSandbox as RecordingSandbox
     from livestream_env.sandbox.remote import AsyncRemoteSandbox as AsyncRemoteSandbox
     from livestream_env.sandbox.remote import RemoteSandbox as RemoteSandbox
+    from livestream_env.sandbox.replay import ReplaySandbox as ReplaySandbox
     from livestream_env.sandbox.server import create_app as create_app
     from livestream_env.sandbox.upstream import Upstream as Upstream
 
@@ -40,7 +40,9 @@ __all__ = [
 REPLAY = "replay:"
 _LAZY = {
     "AsyncRemoteSandbox": "remote",
+    "RecordingSandbox": "recording",
     "RemoteSandbox": "remote",
+    "ReplaySandbox": "replay",
     "Upstream": "upstream",
     "create_app": "server",
 }
@@ -103,6 +105,8 @@ def make_sandbox(sandbox: str | Sandbox, room: Room, **options: Any) -> Sandbox:
         found = _RECORD.fullmatch(sandbox)
         if found is None:
             raise ValueError(f"`{sandbox}` is no `record:FILE+local` or `record:FILE+http://...`")
+        from livestream_env.sandbox.recording import RecordingSandbox
+
         inner = make_sandbox(found["inner"], room, **options)
         return RecordingSandbox(
             inner, found["file"], mode="read_through", content_hash=room.content_hash
@@ -132,4 +136,6 @@ def make_replay(
     for name, given in (("language", language), ("tools", tools)):
         if given is not None:
             raise ValueError(f"`{name}` has no effect on a recording, which has its own")
+    from livestream_env.sandbox.replay import ReplaySandbox
+
     return ReplaySandbox(sandbox.removeprefix(REPLAY), content_hash=content_hash, nearest=nearest)
