@@ -139,8 +139,13 @@ def _hits(reply: str, conversation: Conversation, lists: Lexicons) -> list[tuple
     broken = without_breaks(close)
     found: list[tuple[int, int, str]] = []
     for view in filter(None, (close, spelled, broken)):
+        words = lists.words(view)
         for kind in lists.kinds.values():
-            hits = (hit for hit in kind.find(view) if _counts(hit, view, kind, conversation, lists))
+            hits = (
+                hit
+                for hit in kind.find(view, words)
+                if _counts(hit, view, kind, conversation, lists)
+            )
             if view is broken:
                 hits = (hit for hit in hits if _is_across(hit, view, reply))
             found.extend(_placed(view, islice(hits, MOST)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from livestream_env.guard_lexicon import Hit
+from livestream_env.guard_patterns import quick
 from livestream_env.guard_text import Conversation, View, plain
 from livestream_env.words import chinese_number
 
@@ -28,7 +30,7 @@ _LABEL = (
     "(?:只要|只需|到手价?|券后价?|领完?券后?|用券后?|原价|现价|售价|仅需|仅售|页面价|标价|优惠价|特价|卖你?|价格|拍下"
     "|(?<![a-z])price)"
 )
-_PRICE = re.compile(
+_PRICE = quick(
     "|".join(
         (
             r"[¥$]\s?(?P<spaced>\d(?: \d){1,6})(?![\d.,])",
@@ -45,8 +47,8 @@ _PRICE = re.compile(
             rf"(?:\d{{1,2}}|[两二三四五六七八九十])(?:{_UNIT})\s?(?P<bundle>{_NUMBER}){_ENDS_BARE}",
             rf"(?P<each>{_NUMBER})\s?(?:[一每/]{_UNIT}|到手|带走|拿走)",
             rf"(?P<coupon>{_NUMBER})(?=\s(?:with|after) (?:the |a )?coupon)",
-            rf"(?<![a-z])(?P<word>(?:{'|'.join(_TENS)})?[ -]?(?:{'|'.join(_ENGLISH)})?)"
-            r"(?<=[a-z])\s(?:dollars|bucks)",
+            rf"(?<![a-z])(?P<word>(?:{'|'.join(_TENS)})(?:[ -]?(?:{'|'.join(_ENGLISH)}))?"
+            rf"|(?:{'|'.join(_ENGLISH)}))\s(?:dollars|bucks)",
         )
     )
 )
@@ -60,7 +62,7 @@ _TOTAL = re.compile(
     "一共|合计|总共|加起来|总价|算下来|一起|total|altogether|come to|comes to|together"
 )
 _LESS = re.compile("[减省差]|便宜|(?<![a-z])(?:off|save|saves|less|difference|cheaper)(?![a-z])")
-_PIECES = re.compile(
+_PIECES = quick(
     r"(?P<digits>(?<!\d)\d{1,2})\s?[件瓶盒条双份个套包支袋只台罐]"
     r"|(?P<han>[两二三四五六七八九十])(?=[件瓶盒条双份个套包支袋只台罐])"
     r"|(?<![a-z])(?P<word>two|three|four|five|six|seven|eight|nine|ten)(?![a-z])"
@@ -76,12 +78,15 @@ def wrong_prices(view: View, conversation: Conversation) -> Iterator[Hit]:
     stated: set[float] = set()
     for match in _PRICE.finditer(text):
         value = _value(match)
+        if value in conversation.numbers:
+            stated.add(value)
+            continue
         before = text[max(0, match.start() - 12) : match.start()]
         if value is None or _NEGATED.search(before) or _is_computed(match, before, conversation):
             continue
         about = _ABOUT.search(before)
         near = 0.15 if about or _OR_SO.match(text, match.end()) else 0.0
-        if _is_known(value, conversation, near) or sums.gives(value):
+        if _is_near(value, conversation, near) or sums.gives(value):
             stated.add(value)
         elif not sums.leaves(value, stated):
             yield Hit("price", match.start(), match.end())
@@ -156,10 +161,8 @@ def _pieces(text: str) -> set[int]:
     return found - {0, 1}
 
 
-def _is_known(value: float, conversation: Conversation, near: float) -> bool:
-    if value in conversation.numbers:
-        return True
-    return bool(near) and any(abs(n - value) <= near * n for n in conversation.money)
+def _is_near(value: float, conversation: Conversation, near: float) -> bool:
+    return any(abs(n - value) <= near * n for n in conversation.money)
 
 
 class _Sums:
@@ -198,26 +201,31 @@ class _Sums:
 
 _D = "0-9零〇一二三四五六七八九幺壹贰叁肆伍陆柒捌玖"
 _S = r"[ .\-_*~·•|()/]"
-_MOBILE = re.compile(
+_MOBILE = quick(
     rf"(?<![{_D}.])(?:\+?86{_S}{{0,2}})?(?P<number>[1一幺壹](?:{_S}{{0,2}}[{_D}]){{10}})"
     rf"(?!{_S}?[{_D}])"
 )
-_OTHER_PHONE = re.compile(
+_OTHER_PHONE = quick(
     r"(?<![\d.\-])(?:(?:\+?1[-. ])?\(?\d{3}\)?[-. ]\d{3}[-. ]\d{4}|[48]00[- ]?\d{3}[- ]?\d{4}"
     r"|0\d{2,3}-\d{7,8}|(?<![a-z])(?:call|text|dial|phone)(?: me| us)?(?: at| on)? [2-9]\d{9}"
     r"|\+\d{1,3}(?:[-. ]\d{2,4}){2,5})(?![\d-])"
 )
-_TEN_DIGITS = re.compile(r"(?<!\d)[2-9]\d{2}[2-9]\d{6}(?!\d)")
-_IDENTITY = re.compile(r"(?<![\da-z])\d(?:[ -]?\d){16}[ -]?[\dx](?![\da-z])")
+_TEN_DIGITS = quick(r"(?<!\d)[2-9]\d{2}[2-9]\d{6}(?!\d)")
+_IDENTITY = quick(r"(?<![\da-z])\d(?:[ -]?\d){16}[ -]?[\dx](?![\da-z])")
+_AT = re.compile(r"@|[(\[]at[)\]]")
 _EMAIL = re.compile(
     r"(?<![a-z0-9._%+-])[a-z0-9._%+-]{1,64} ?(?:@|\(at\)|\[at\]) ?[a-z0-9-]{1,60}"
     r"(?:\.[a-z0-9-]{1,60}){0,3} ?(?:\.|dot|点) ?[a-z]{2,10}(?![a-z0-9])"
 )
+_DOOR = re.compile(r"[道同路街巷弄][\d一二三四五六七八九十百]{1,5}[号弄]")
+"""What every Chinese address holds, found faster than where it begins."""
 _ADDRESS = re.compile(
     r"(?<![一-龥])[一-龥]{0,20}?[一-龥](?:大道|胡同|[路街道巷弄])"
-    r"(?P<door>[\d一二三四五六七八九十百]{1,5}[号弄](?!链接|线|商品)(?:院)?)"
+    r"(?:[\d一二三四五六七八九十百]{1,5}[号弄](?!链接|线|商品)(?:院)?)"
     r"(?P<room>[^,.!?。\n]{0,12}?(?:室|栋|幢|单元|楼|座|\d房))?"
-    r"|(?<![\d$.])\d{1,5} (?:[a-z]{2,20} ){1,3}"
+)
+_STREET = quick(
+    r"(?<![\d$.])\d{1,5} (?:[a-z]{2,20} ){1,3}"
     r"(?:street|st|avenue|ave|road|rd|lane|ln|drive|dr|boulevard|blvd|court|ct)(?![a-z])"
 )
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
@@ -239,11 +247,15 @@ def personal_data(view: View, conversation: Conversation) -> Iterator[Hit]:
     for match in _IDENTITY.finditer(text):
         if _is_identity(re.sub("[ -]", "", match[0])):
             yield Hit("pii", match.start(), match.end())
-    for match in _EMAIL.finditer(text):
+    for match in _EMAIL.finditer(text) if _AT.search(text) else ():
         if not conversation.trusts(_letters(match[0])):
             yield Hit("pii", match.start(), match.end())
-    for match in _ADDRESS.finditer(text):
-        if _is_private(match, conversation):
+    for match in _ADDRESS.finditer(text) if _DOOR.search(text) else ():
+        said = match["room"] or conversation.has_said(_letters(match[0])[-12:])
+        if said and not conversation.trusts(_letters(match[0])[-12:]):
+            yield Hit("pii", match.start(), match.end())
+    for match in _STREET.finditer(text):
+        if not conversation.trusts(_letters(match[0])[-12:]):
             yield Hit("pii", match.start(), match.end())
 
 
@@ -280,31 +292,51 @@ def _is_identity(number: str) -> bool:
     return "10x98765432"[total % 11] == number[-1]
 
 
-def _is_private(match: re.Match[str], conversation: Conversation) -> bool:
-    core = _letters(match[0])[-12:]
-    if conversation.trusts(core):
-        return False
-    return match["door"] is None or match["room"] is not None or conversation.has_said(core)
-
-
 _INSTRUCTS = re.compile(
     r"[你先]|必须|不得|不要|不能|规则|工具|回复|调用"
     r"|(?<![a-z])(?:you|must|never|always|do not|don't|tools?|rules?|keep|repl(?:y|ies))(?![a-z])"
 )
 _QUOTED = re.compile(r"「[^」\n]{0,200}」|“[^”\n]{0,200}”|\"[^\"\n]{0,200}\"")
 _HAN_RUN, _LATIN_RUN = 12, 28
+_NO_LETTERS = re.compile(r"[\W_]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of letters of one length that a reply must not hold, and every half of them."""
+
+    size: int
+    runs: frozenset[str]
+    halves: frozenset[str]
+
+    def first(self, letters: str) -> int | None:
+        """Return where the first run begins; a run holds a half at every step of a half."""
+        half = self.size // 2
+        step = self.size - half + 1
+        for at in range(0, len(letters) - half + 1, step) if self.runs else ():
+            if letters[at : at + half] in self.halves:
+                for start in range(max(0, at - step + 1), at + 1):
+                    if letters[start : start + self.size] in self.runs:
+                        return start
+        return None
 
 
 @lru_cache(maxsize=32)
-def _instruction_runs(system: str) -> tuple[tuple[int, frozenset[str]], ...]:
-    """Return every run of letters of the lines that instruct, quoted names cut out, by length."""
-    runs: dict[int, set[str]] = {_HAN_RUN: set(), _LATIN_RUN: set()}
+def _instruction_runs(system: str) -> tuple[_Runs, ...]:
+    """Return the runs of letters of the lines that instruct, quoted names cut out."""
+    lines: dict[int, list[str]] = {_HAN_RUN: [], _LATIN_RUN: []}
     for line in map(plain, _QUOTED.sub("\n", system).split("\n")):
         if _INSTRUCTS.search(line):
-            letters = "".join(filter(str.isalnum, line))
-            size = _LATIN_RUN if line.isascii() else _HAN_RUN
-            runs[size].update(letters[i : i + size] for i in range(len(letters) - size + 1))
-    return tuple((size, frozenset(known)) for size, known in runs.items())
+            letters = _NO_LETTERS.sub("", line)
+            lines[_LATIN_RUN if line.isascii() else _HAN_RUN].append(letters)
+    return tuple(
+        _Runs(size, _runs(found, size), _runs([f for f in found if len(f) >= size], size // 2))
+        for size, found in lines.items()
+    )
+
+
+def _runs(lines: Sequence[str], size: int) -> frozenset[str]:
+    return frozenset(line[i : i + size] for line in lines for i in range(len(line) - size + 1))
 
 
 def leaked_text(view: View, conversation: Conversation) -> Iterator[Hit]:
@@ -313,10 +345,10 @@ def leaked_text(view: View, conversation: Conversation) -> Iterator[Hit]:
         start = view.text.find(name)
         if start >= 0:
             yield Hit("leak", start, start + len(name))
-    at = [i for i, character in enumerate(view.text) if character.isalnum()]
-    reply = "".join(view.text[i] for i in at)
-    for size, known in _instruction_runs(conversation.system):
-        for i in range(len(reply) - size + 1 if known else 0):
-            if reply[i : i + size] in known:
-                yield Hit("leak", at[i], at[i + size - 1] + 1)
-                return
+    letters = _NO_LETTERS.sub("", view.text)
+    for known in _instruction_runs(conversation.system):
+        first = known.first(letters)
+        if first is not None:
+            at = [i for i, character in enumerate(view.text) if not _NO_LETTERS.match(character)]
+            yield Hit("leak", at[first], at[first + known.size - 1] + 1)
+            return

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from livestream_env._resources import data_file
 from livestream_env.errors import did_you_mean
+from livestream_env.guard_patterns import Finder, union, word_places
 from livestream_env.guard_text import View, read
 from livestream_env.words import fold
 
@@ -62,26 +63,24 @@ class Kind:
         self._sources = [item for _, s in sections for item in s.get("sources", {}).items()]
 
     @cached_property
-    def hits(self) -> re.Pattern[str] | None:
+    def hits(self) -> Finder:
         """Match what is forbidden."""
-        return _union(self._hits)
+        return Finder(self._hits)
 
     @cached_property
     def exceptions(self) -> re.Pattern[str] | None:
         """Match what reads like it and is not."""
-        return _union(self._exceptions)
+        return union(self._exceptions)
 
     @cached_property
     def sources(self) -> tuple[tuple[re.Pattern[str], str], ...]:
         """Return what of it may be said, and the pattern of the sources that allow it."""
         return tuple((re.compile(match), source) for match, source in self._sources)
 
-    def find(self, view: View) -> Iterator[Hit]:
-        """Yield the places that match, exceptions left out."""
-        if self.hits is None:
-            return
+    def find(self, view: View, words: Sequence[int]) -> Iterator[Hit]:
+        """Yield the places that match, exceptions left out; `words` as of `Lexicons.words`."""
         spared: deque[tuple[int, int]] | None = None
-        for match in self.hits.finditer(view.text):
+        for match in self.hits.find(view.text, words):
             if spared is None:
                 found = self.exceptions.finditer(view.text) if self.exceptions else ()
                 spared = deque(exception.span() for exception in found)
@@ -118,10 +117,6 @@ def _word_pattern(word: str) -> str:
     return before + "[ -]".join(map(re.escape, re.split("[ -]", word))) + after
 
 
-def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(f"(?:{p})" for p in patterns)) if patterns else None
-
-
 _DIGITS = dict(zip("一二三四五六七八九十", range(1, 11), strict=True)) | {"两": 2}
 
 
@@ -141,6 +136,14 @@ class Lexicons:
     kinds: Mapping[str, Kind]
     negated_before: re.Pattern[str]
     negated_after: re.Pattern[str]
+
+    @cached_property
+    def _words(self) -> re.Pattern[str] | None:
+        return word_places(kind.hits for kind in self.kinds.values())
+
+    def words(self, view: View) -> list[int]:
+        """Return where a Latin word stands that begins a match of some kind."""
+        return [match.start() for match in self._words.finditer(view.text)] if self._words else []
 
 
 def load_lexicons(

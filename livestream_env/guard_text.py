@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -21,13 +21,16 @@ _HAN = "\u3400-\u9fff"
 _MARKS = ',。!?;:、()"“”‘’《》【】「」\\[\\]{}<>\n¥$€£@#'
 _GAP = rf"(?:[^\w{_MARKS}]|[_丶丨灬])"
 _GAPS = re.compile(
-    rf"(?<=[{_HAN}])(?:{_GAP}|#){{1,6}}(?=[{_HAN}])"
-    rf"|(?<=[a-z])(?<![a-z][a-z]){_GAP}{{1,3}}(?=[a-z](?![a-z]))|(?<= ) {{1,6}}"
+    rf"[\W_丶丨灬](?:(?<=[{_HAN}].)(?:(?<![{_MARKS}])|(?<=#))(?:{_GAP}|#){{0,5}}(?=[{_HAN}])"
+    rf"|(?<=[a-z].)(?<![a-z][a-z].)(?<![{_MARKS}]){_GAP}{{0,2}}(?=[a-z](?![a-z]))"
+    r"|(?<=  ) {0,5})",
+    re.DOTALL,
 )
 """What stands between two characters to keep them apart: 全.网, v.x, b e s t."""
 _BREAKS = re.compile(
-    rf"(?<=[{_HAN}])(?:{_GAP}{{0,3}}\n{_GAP}{{0,3}}(?=[{_HAN}])"
-    rf"|[\W_]{{1,6}}(?=[{_HAN}](?:[\W_]|\Z))|(?<![^\W_].)[\W_]{{1,6}}(?=[{_HAN}]))"
+    rf"[\W_](?<=[{_HAN}].)(?:(?:(?<=\n)|(?<![{_MARKS}]){_GAP}{{0,2}}\n){_GAP}{{0,3}}(?=[{_HAN}])"
+    rf"|[\W_]{{0,5}}(?=[{_HAN}](?:[\W_]|\Z))|(?<![^\W_]..)[\W_]{{0,5}}(?=[{_HAN}]))",
+    re.DOTALL,
 )
 """A line break between two characters, and whatever stands beside one that stands alone."""
 _LETTER_LIKE = re.compile(r"(?<=[a-z])[@$!0-9](?=[a-z])")
@@ -61,6 +64,7 @@ def read(text: str) -> View:
     return View(folded, starts, stops)
 
 
+@lru_cache(maxsize=64)
 def plain(text: str) -> str:
     """Fold a whole text as `read` does, blanks made one; what a reply is compared with."""
     return fold(text).translate(_folds())
@@ -106,6 +110,8 @@ def _base(character: str) -> str:
     for one in (character, first):  # a kana keeps its mark: its base is no form of anything
         if one in known:
             return known[one]
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
     named = None if character.isascii() else _LATIN.fullmatch(unicodedata.name(character, ""))
     return named["letter"].lower() if named else character
 
@@ -136,12 +142,40 @@ def without_breaks(view: View) -> View | None:
     One line break after no mark is inside a word, since sentences end in a mark or a blank line.
     A blank line or a mark is so only beside a character that stands alone.
     """
-    joined = _without(_BREAKS, view)
-    text = (joined or view).text
-    if joined is None and "\n" not in text:
+    places = [match.span() for match in _BREAKS.finditer(view.text)]
+    places += [match.span() for match in _LINE_BREAK.finditer(view.text)]
+    if not places:
         return None
-    joined = joined or view
-    return View(text.replace("\n", " "), joined.starts, joined.stops)
+    near = _near(view, sorted(places))
+    joined = _without(_BREAKS, near) or near
+    return View(joined.text.replace("\n", " "), joined.starts, joined.stops)
+
+
+_LINE_BREAK = re.compile("\n")
+_REACH = 48
+"""Characters on either side of a place that a word there, and what negates it, may take."""
+_ELSEWHERE = "\u30fc"
+"""What stands for text that was cut out: no mark, no blank, and in no pattern."""
+
+
+def _near(view: View, places: Sequence[tuple[int, int]]) -> View:
+    """Keep what is in reach of some places, which are in order."""
+    text: list[str] = []
+    starts: list[int] = []
+    stops: list[int] = []
+    end = 0
+    for start, stop in places:
+        if start - _REACH > end:
+            end = start - _REACH
+            text.append(_ELSEWHERE)
+            starts.append(view.starts[end])
+            stops.append(view.starts[end])
+        kept = slice(end, stop + _REACH)
+        text.append(view.text[kept])
+        starts.extend(view.starts[kept])
+        stops.extend(view.stops[kept])
+        end = max(end, min(stop + _REACH, len(view.text)))
+    return View("".join(text), starts, stops)
 
 
 def _without(dropped: re.Pattern[str], view: View) -> View | None:
@@ -165,9 +199,13 @@ def _without(dropped: re.Pattern[str], view: View) -> View | None:
 
 def with_letters(view: View) -> View | None:
     """Read signs inside a word as the letters they resemble; `None` where there are none."""
+    places = [match.span() for match in _LETTER_LIKE.finditer(view.text)]
+    if not places:
+        return None
+    near = _near(view, places)
     letters = _lookalikes()["letters"]
-    text, count = _LETTER_LIKE.subn(lambda match: letters.get(match[0], match[0]), view.text)
-    return View(text, view.starts, view.stops) if count and text != view.text else None
+    text = _LETTER_LIKE.sub(lambda match: letters.get(match[0], match[0]), near.text)
+    return View(text, near.starts, near.stops)
 
 
 _HAN_NUMBER = r"[〇零一二两三四五六七八九十百千万]{1,12}+(?:点[〇零一二三四五六七八九]{1,4})?"
@@ -282,18 +320,7 @@ class Conversation:
     @cached_property
     def numbers(self) -> frozenset[float]:
         """Return every number that somebody but the assistant states."""
-        found: set[float] = set()
-        for match in _EVIDENCE.finditer(self.evidence):
-            if match["han"]:
-                value = chinese_number(match["han"])
-                found.update(() if value is None else (value,))
-                continue
-            found.add(float(match["digits"].replace(",", "")))
-            if "," in match["digits"]:  # [1,299] may be two numbers
-                found.update(float(part) for part in match["digits"].split(","))
-            if match["tenths"]:
-                found.add(float(f"{match['digits'].replace(',', '')}.{match['tenths']}"))
-        return frozenset(round(value, 2) for value in found)
+        return _numbers(self.evidence)
 
     @cached_property
     def has_reductions(self) -> bool:
@@ -308,8 +335,29 @@ class Conversation:
     @cached_property
     def money(self) -> frozenset[float]:
         """Return the numbers that stand as prices, thresholds or reductions."""
-        matches = islice(_MONEY.finditer(self.evidence), _MOST_AMOUNTS)
-        return frozenset(float((m["a"] or m["b"]).replace(",", "")) for m in matches)
+        return _money(self.evidence)
+
+
+@lru_cache(maxsize=64)
+def _numbers(evidence: str) -> frozenset[float]:
+    found: set[float] = set()
+    for match in _EVIDENCE.finditer(evidence):
+        if match["han"]:
+            value = chinese_number(match["han"])
+            found.update(() if value is None else (value,))
+            continue
+        found.add(float(match["digits"].replace(",", "")))
+        if "," in match["digits"]:  # [1,299] may be two numbers
+            found.update(float(part) for part in match["digits"].split(","))
+        if match["tenths"]:
+            found.add(float(f"{match['digits'].replace(',', '')}.{match['tenths']}"))
+    return frozenset(round(value, 2) for value in found)
+
+
+@lru_cache(maxsize=64)
+def _money(evidence: str) -> frozenset[float]:
+    matches = islice(_MONEY.finditer(evidence), _MOST_AMOUNTS)
+    return frozenset(float((m["a"] or m["b"]).replace(",", "")) for m in matches)
 
 
 def _get(message: Any, key: str) -> Any:

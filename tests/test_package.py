@@ -41,7 +41,7 @@ LAYERS = {
     ),
     2: ("sandbox", "chat", "completions", "endpoints", "rates"),
     3: (
-        *("guard", "guard_checks", "guard_lexicon", "guard_text"),
+        *("guard", "guard_checks", "guard_lexicon", "guard_patterns", "guard_text"),
         *("tokens", "token_view", "masking", "chat_templates", "codec", "renderers"),
         *("group_norms", "turn_credit", "advantages", "losses"),
         *("agent_views", "rows", "estimators", "policy_versions"),
