@@ -15,8 +15,9 @@ from livestream_env.words import fold, format_amount
 def facts_stated(room: Room, trajectory: Trajectory) -> tuple[int, int]:
     """Count the facts that the comments' key asks for, as (stated in the last reply, asked).
 
-    A fact with phrases is stated by one of them; any other by its value as of the comment, as a
-    whole number or text. Facts that are not known cannot be stated and are not counted.
+    A fact with phrases is stated by one of them; any other by its value as of the comment. Numbers
+    count as whole ones, and what is denied is not stated. Facts that are not known cannot be stated
+    and are not counted.
     """
     reply = _said(trajectory)
     stated = asked = 0
@@ -32,11 +33,11 @@ def facts_stated(room: Room, trajectory: Trajectory) -> tuple[int, int]:
 def states_fact(reply: str, fact: Statement, values: Values) -> bool:
     """Return whether a reply states a fact of the key, by its phrases or its value as of then."""
     if fact.text:
-        return any(fold(phrase) in fold(reply) for phrase in fact.text)
+        return any(occurs(phrase, reply) for phrase in fact.text)
     if fact.value is not None:
-        return _holds(reply, fact.value)
+        return holds(reply, fact.value)
     records = [record for record in (fact.record, fact.other) if record is not None]
-    return all(_holds(reply, values.get((record, fact.field))) for record in records)
+    return all(holds(reply, values.get((record, fact.field))) for record in records)
 
 
 Values = Mapping[tuple[str, str | None], Any]
@@ -52,15 +53,50 @@ def values_of(moment: Moment) -> Values:
     return {(fact.record, fact.field): fact.value for fact in facts}
 
 
-def _holds(reply: str, value: Any) -> bool:
-    """Return whether the reply holds the value; a number only as a whole one."""
-    if isinstance(value, str):
-        return value in reply
+def occurs(phrase: str, text: str) -> bool:
+    """Return whether a text says a phrase, in whole numbers and with no denial before it."""
+    wanted = _plain(phrase)
+    before = r"(?<!\d)(?<!\d\.)" if wanted[:1].isdigit() else ""
+    after = r"(?!\.?\d)" if wanted[-1:].isdigit() else ""
+    said, pattern = _plain(text), f"{before}{re.escape(wanted)}{after}"
+    return any(not _DENIAL.search(said[: found.start()]) for found in re.finditer(pattern, said))
+
+
+_MONEY = re.compile(
+    r"[¥$]\s*(\d+(?:\.\d+)?)(?:\s*(?:元|块钱?))?"
+    r"|(\d+(?:\.\d+)?)\s*(?:元|块钱?|(?:dollars?|bucks?|yuan)\b)"
+)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_DENIAL = re.compile(
+    r"(?:不|没|没有|不是|不再是|并非|绝非)\s*[¥$]?$"
+    r"|(?:\bnot|n't|\bnever|\bno longer|\bisnt)(?: (?:a|an|the|for|at|over|in|within))*\s*\W?$"
+)
+"""What stands before something that is denied."""
+
+
+def _plain(text: str) -> str:
+    """Return a text's key in which sums of money are written alike."""
+    folded = _THOUSANDS.sub("", fold(text).replace("’", "'"))
+    return _MONEY.sub(lambda found: f"${found[1] or found[2]} ", folded)
+
+
+def without_money(text: str) -> str:
+    """Return a text's key without the sums that are written as money."""
+    return _MONEY.sub(" ", _THOUSANDS.sub("", fold(text)))
+
+
+def holds(reply: str, value: Any) -> bool:
+    """Return whether a reply holds a value, a number only as a whole one."""
     if value is None:
         return False
+    if isinstance(value, str):
+        return occurs(value, reply)
     number = format_amount(value)
     zeros = "0*" if "." in number else r"(?:\.0+)?"
-    return re.search(rf"(?<![\d.]){re.escape(number)}{zeros}(?!\.?\d)", reply) is not None
+    pattern = rf"(?<!\d)(?<!\d\.){re.escape(number)}{zeros}(?!\.?\d)"
+    said = _THOUSANDS.sub("", fold(reply))
+    found = (m.start() for m in re.finditer(pattern, said))
+    return any(not _DENIAL.search(said[:start]) for start in found)
 
 
 def _said(trajectory: Trajectory) -> str:
@@ -96,16 +132,22 @@ def answered_comments(room: Room, trajectory: Trajectory) -> set[str]:
     found: set[str] = set()
     for turn in trajectory.turns:
         action = turn.action
+        if turn.agent == "tool_caller":
+            continue
         is_rejected = any(event.kind in ("reminder", "cut") for event in turn.events)
         if action.message.tool_calls or is_rejected or trajectory.reply is None:
             continue
-        found |= _answered_by(action, trajectory.comment_ids)
+        found |= answered_by(action, trajectory.comment_ids)
     repeats = {c for c in trajectory.comment_ids if room.comment(c).same_as in found}
     return found | repeats
 
 
-def _answered_by(action: Action, comment_ids: tuple[str, ...]) -> set[str]:
+def answered_by(action: Action, comment_ids: tuple[str, ...]) -> set[str]:
+    """Return which of the comments a reply answers; one that skips all of them and yet says
+    something answers them."""
     if not (action.message.content.strip() or action.speech):
         return set()
     skipped = comment_ids if "*" in action.skips else action.skips
-    return (set(action.covers) or set(comment_ids) - set(skipped)) & set(comment_ids)
+    return (set(action.covers) or set(comment_ids) - set(skipped) or set(comment_ids)) & set(
+        comment_ids
+    )

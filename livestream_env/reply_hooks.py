@@ -10,7 +10,14 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from livestream_env.claims import Claim
-from livestream_env.coverage import answered_comments, states_fact
+from livestream_env.coverage import (
+    answered_by,
+    answered_comments,
+    holds,
+    occurs,
+    states_fact,
+    without_money,
+)
 from livestream_env.evidence import LookUp, Reading, dodges
 from livestream_env.keywords import has_han
 from livestream_env.pricing import quote
@@ -147,7 +154,9 @@ def _own_act(reading: Reading, number: int, claim: Claim) -> str:
         done = any(c.call.name == tool and c.result.error is None for c in calls)
         return "supported" if done else "unsupported"
     if claim.kind == "absent":
-        return "supported" if _searched(reading, number) else "unsupported"
+        if not _searched(reading, number):
+            return "unsupported"
+        return "contradicted" if _found_asked(reading, number) else "supported"
     return "abstain_unjustified" if _holds_asked(reading, number) else "supported"
 
 
@@ -167,6 +176,17 @@ def _holds_asked(reading: Reading, number: int) -> bool:
         return False
     seen = _records_before(reading, number)
     return all(is_met(need, seen) for need in wanted)
+
+
+def _found_asked(reading: Reading, number: int) -> bool:
+    """Whether what a round asks about is sold, and was found."""
+    mine = [ask for i, _, ask in reading.asks() if i == number]
+    if any(fact.kind == "absent" for ask in mine for fact in ask.facts):
+        return False
+    needs = [need for ask in mine for need in ask.needed]
+    records = [one for need in needs for one in ((need,) if isinstance(need, str) else need)]
+    is_sold = any(record.startswith(("product:", "sku:")) for record in records)
+    return is_sold and _holds_asked(reading, number)
 
 
 def _two_values(claims: Sequence[Claim], text: str) -> list[str]:
@@ -228,26 +248,35 @@ def _answered(
     reading: Reading, number: int, comment_id: str, ask: Ask, grounding: Grounding
 ) -> float:
     """Return how far one question was met, by the best of its right acts."""
-    one = reading.rounds[number]
-    is_left = one.reply is None or comment_id not in _answered_in(reading, number)
-    if "ignore" in ask.acts and is_left:
+    if comment_id not in _answered_in(reading, number):
+        return float("ignore" in ask.acts)
+    if ask.acts == ("ignore",) and _is_unmarked(reading, number):
         return 1.0
-    if is_left:
-        return 0.0
     return max(_acted(reading, number, ask, act, grounding) for act in ask.acts)
 
 
 def _answered_in(reading: Reading, number: int) -> set[str]:
+    """Return which comments of a round its reply answers, repeats included."""
     if len(reading.rounds) == 1:
         assert reading.room is not None
         return answered_comments(reading.room, reading.trajectory)
-    reply = reading.rounds[number].reply
-    return set() if reply is None else {comment for comment, _ in reading.rounds[number].asks}
+    one = reading.rounds[number]
+    ids = tuple(dict.fromkeys(comment for comment, _ in one.asks))
+    return set() if one.reply is None else answered_by(one.reply, ids)
+
+
+def _is_unmarked(reading: Reading, number: int) -> bool:
+    """Whether a reply does not tell which of several comments it answers: it is for those that
+    are due."""
+    one = reading.rounds[number]
+    marks = one.reply is not None and (one.reply.covers or one.reply.skips)
+    due = [ask for i, _, ask in reading.asks() if i == number and ask.acts != ("ignore",)]
+    return bool(due) and not marks
 
 
 def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Grounding) -> float:
     one = reading.rounds[number]
-    if not one.text.strip():
+    if act == "ignore" or not _says_something(reading, one.text, act):
         return 0.0
     is_dodge = dodges(claim.kind for claim in reading.claims[number])
     if act == "answer":
@@ -258,7 +287,20 @@ def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Groundi
         return float(asks(one.text)) * (sum(slots) / len(slots) if slots else 1.0)
     if act == "hand_off":
         return float(one.hands_off and (not is_dodge or _SOMEONE.search(one.text) is not None))
-    return float(not is_dodge and (act == "chat" or not _must_nots(reading)))
+    tells = any(is_stated(reading, number, fact, grounding) for fact in ask.facts)
+    return float((tells or not is_dodge) and (act == "chat" or not _must_nots(reading)))
+
+
+def _says_something(reading: Reading, text: str, act: str) -> bool:
+    """Whether a reply has words of its own: more than the viewer's; to chat, a sign is enough."""
+    assert reading.room is not None
+    said = fold(text)
+    asked = map(reading.room.comment, reading.trajectory.comment_ids)
+    for question in sorted((fold(comment.text) for comment in asked), key=len, reverse=True):
+        if question and question in said:
+            said = said.replace(question, "")
+            act = ""
+    return bool(said.strip()) if act == "chat" else any(map(str.isalnum, said))
 
 
 _SOMEONE = re.compile(
@@ -285,20 +327,78 @@ def is_stated(
     reading: Reading, number: int, fact: Statement, grounding: Grounding = "trajectory"
 ) -> bool:
     """Return whether a reply states a fact of the key, and with `trajectory` looked it up."""
-    assert reading.world is not None
-    looks = grounding == "trajectory"
-    is_worded = bool(fact.text) or fact.field == "link_no"
-    text = reading.rounds[number].text if is_worded else reading.unlinked(number)
-    said = fact.kind != "unknown" and states_fact(text, fact, reading.world.values)
     seen = _records_before(reading, number)
+    looks = grounding == "trajectory"
     if fact.kind == "unknown":
         return _abstains(reading, number) and (
             not looks or fact.record is None or fact.record in seen
         )
     if fact.kind == "absent":
-        kinds = {claim.kind for claim in reading.claims[number]}
-        return (said or "absent" in kinds) and (not looks or _searched(reading, number))
-    return said and (not looks or _was_seen(fact, seen))
+        return _says_absent(reading, number, fact) and (not looks or _searched(reading, number))
+    return _is_told(reading, number, fact, grounding) and (not looks or _was_seen(fact, seen))
+
+
+def _says_absent(reading: Reading, number: int, fact: Statement) -> bool:
+    """Whether a reply says that a thing is not to be had, not merely its name."""
+    if any(claim.kind == "absent" for claim in reading.claims[number]):
+        return True
+    text = reading.rounds[number].text
+    return _NO.search(fold(text)) is not None and any(fold(one) in fold(text) for one in fact.text)
+
+
+_NO = re.compile(r"没|无|不|未|\b(?:no|not|none|never|without|cannot|unavailable)\b|n['’]t\b")
+
+
+def _is_told(reading: Reading, number: int, fact: Statement, grounding: Grounding) -> bool:
+    """Whether a reply states a fact: by its words, or by a claim of its value that holds."""
+    assert reading.world is not None
+    if fact.text:
+        return any(_says_phrase(reading, number, phrase, grounding) for phrase in fact.text)
+    values = [fact.value]
+    if fact.value is None:
+        records = [record for record in (fact.record, fact.other) if record is not None]
+        values = [reading.world.values.get((record, fact.field)) for record in records]
+    return all(_says_value(reading, number, fact, value, grounding) for value in values)
+
+
+def _says_phrase(reading: Reading, number: int, phrase: str, grounding: Grounding) -> bool:
+    """Whether a phrase is said, and not in a statement that does not hold."""
+    if not occurs(phrase, reading.rounds[number].text):
+        return False
+    key = fold(phrase)
+    told = [c for c in reading.claims[number] if c.kind not in ("abstain", "product", "link")]
+    its = [c for c in told if fold(c.text) in key or key in fold(c.text)]
+    return not its or any(_is_right(reading, grounding, number, claim) for claim in its)
+
+
+def _says_value(
+    reading: Reading, number: int, fact: Statement, value: Any, grounding: Grounding
+) -> bool:
+    """Whether a value is said. A price or a stock is where a claim of it holds; money without a
+    claim is denied, asked or told of a condition, while a bare number may still be meant."""
+    text = reading.rounds[number].text if fact.field == "link_no" else reading.unlinked(number)
+    kinds = _KINDS_OF_FIELD.get("price" if fact.record == "quote" else fact.field or "")
+    if kinds is None or not isinstance(value, (int, float)):
+        return holds(text, value)
+    its = [claim for claim in reading.claims[number] if _is_value(claim, value)]
+    if its:
+        its = [claim for claim in its if claim.kind.startswith(kinds)]
+        return any(_is_right(reading, grounding, number, claim) for claim in its)
+    return holds(without_money(text), value)
+
+
+_KINDS_OF_FIELD = {"price": ("price.",), "coupon_price": ("price.",), "stock": ("stock", "count")}
+
+
+def _is_value(claim: Claim, value: float) -> bool:
+    """Whether a claim is of a value: about, within two per cent; a stock of 0 may be said so."""
+    if isinstance(claim.value, str):
+        return claim.value == "out" and value == 0
+    return abs(claim.value - value) <= (0.02 * abs(value) if claim.approx else 0.005)
+
+
+def _is_right(reading: Reading, grounding: Grounding, number: int, claim: Claim) -> bool:
+    return _verdict(reading, grounding, number, claim) in ("supported", "lucky")
 
 
 def _records_before(reading: Reading, number: int) -> frozenset[str]:
@@ -324,7 +424,7 @@ def _relevance(reading: Reading) -> float:
     `PADDING` times the bullet's length for each comment.
     """
     told = [message.content for turn in reading.trajectory.turns for message in turn.messages]
-    if any(_copies(one.text, told) for one in reading.rounds):
+    if _recites(reading) or any(_copies(one.text, told) for one in reading.rounds):
         return 0.0
     stated = sum(map(len, reading.claims))
     allowed = 6 + 3 * sum(1 for _ in reading.asks())
@@ -337,11 +437,32 @@ def _relevance(reading: Reading) -> float:
 
 def _copies(text: str, told: Sequence[str]) -> bool:
     """Whether a reply holds JSON, or a long stretch of a result word for word."""
-    if '{"' in text or '":' in text:
+    if _JSON.search(text):
         return True
-    least = COPIED_CHARACTERS * (1 if has_han(text) else LATIN_PER_HAN)
+    least = COPIED_CHARACTERS * _width(text)
     pieces = [text[i : i + least] for i in range(0, max(0, len(text) - least + 1), 10)]
     return any(piece in content for content in told for piece in pieces)
+
+
+_JSON = re.compile(r"[{\[]\s*[{\"'“]\s*\w|[\"'”]\s*[:：]\s*[\[{\"'“\d]")
+"""What only JSON, or what comes of it, looks like."""
+
+
+def _recites(reading: Reading) -> bool:
+    """Whether a reply says a rule that was looked up, which tells the host how to reply."""
+    facts = [f for one in reading.rounds for c in one.look_ups for f in c.result.data if c.is_rule]
+    rules = {fold(str(fact.value)).rstrip("。.") for fact in facts if fact.field == "rule"}
+    long = [rule for rule in rules if len(rule) >= _LEAST_RULE * _width(rule)]
+    return any(rule in fold(one.text) for one in reading.rounds for rule in long)
+
+
+_LEAST_RULE = 8
+"""Characters of a rule that nobody says by chance."""
+
+
+def _width(text: str) -> int:
+    """Return how many characters of a text say as much as one of Chinese."""
+    return 1 if has_han(text) else LATIN_PER_HAN
 
 
 def is_met(need: str | tuple[str, ...], records: Any) -> bool:
@@ -371,13 +492,23 @@ def length(low: int = 10, full: int = 40, high: int = 60) -> Hook:
 
 
 def _length(reading: Reading, *, low: int, full: int, high: int) -> Score:
+    last = reading.rounds[-1]
+    is_skipped = last.reply is not None and last.reply.skips and not last.text.strip()
+    if is_skipped and _is_to_ignore(reading):
+        return made_score("length", "replier", None, "nothing is to be said", "not_applicable")
     if _correctness(reading).value != 1.0:
         return made_score("length", "replier", 0.0, "the reply is not correct")
-    text = reading.rounds[-1].text
-    count = len(text) if has_han(text) else len(text) / LATIN_PER_HAN
+    text = last.text.strip()
+    count = len(text) / _width(text)
     return made_score(
         "length", "replier", length_band(count, low, full, high), f"{len(text)} characters"
     )
+
+
+def _is_to_ignore(reading: Reading) -> bool:
+    number = len(reading.rounds) - 1
+    mine = [ask for i, _, ask in reading.asks() if i == number]
+    return bool(mine) and all("ignore" in ask.acts for ask in mine)
 
 
 def length_band(count: float, low: int = 10, full: int = 40, high: int = 60) -> float:

@@ -30,7 +30,8 @@ USELESS_COST = 0.5
 
 
 def _rule(reading: Reading) -> Score:
-    """Score the rule: looked up last, of the right intent, its checkable clauses met."""
+    """Score the rule: looked up last, of the right intent, its checkable clauses met. Beyond one
+    rule to spare for each intent asked for, more rules cost in proportion."""
     parts = [_rule_followed(reading, number) for number in range(len(reading.rounds))]
     reasons = [reason for _, reason in parts if reason]
     value = sum(value for value, _ in parts) / len(parts)
@@ -50,12 +51,15 @@ def _rule_followed(reading: Reading, number: int) -> tuple[float, str]:
     missed = sorted(intent for intent in wanted or () if fold(intent) not in found)
     if missed:
         return 0.0, f"no rule for {', '.join(missed)}"
-    checks = _checks(reading, rules, wanted)
-    if not checks or one.reply is None:
-        return 1.0, ""
+    spare = max(1, len(wanted or ()))
+    share = min(1.0, 2 * spare / len(found)) if wanted is not None and found else 1.0
+    reasons = [f"{len(found)} rules, asked for {len(wanted or ())}"] if share < 1 else []
+    checks = _checks(reading, rules, wanted) if one.reply is not None else []
     broken = [check.kind for check in checks if not _meets(check, reading, number)]
-    value = 1 - len(broken) / len(checks)
-    return value, f"breaks {', '.join(broken)}" if broken else ""
+    if broken:
+        reasons.append(f"breaks {', '.join(broken)}")
+        share *= 1 - len(broken) / len(checks)
+    return share, "; ".join(reasons)
 
 
 def _wanted_intents(reading: Reading, number: int) -> set[str] | None:

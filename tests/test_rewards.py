@@ -210,6 +210,18 @@ def test_rules_that_nothing_asks_for_neither_hide_a_broken_clause_nor_bind() -> 
         assert value("rule", room, calls, "亲，1号链接39.9元") == 0.75
 
 
+@pytest.mark.parametrize(
+    ("intents", "expected"), [("甲", 1.0), ("甲乙", 1.0), ("甲乙丙丁", 0.5), ("甲乙丙丁戊", 0.4)]
+)
+def test_beyond_one_to_spare_more_rules_cost_in_proportion(intents: str, expected: float) -> None:
+    rules = [{"rule_id": intent, "intent": intent, "rule": "照实说"} for intent in "甲乙丙丁戊"]
+    key = {"asks": [{"intent": "甲", "acts": ["chat"]}]}
+    comment = {"comment_id": "c1", "viewer": "小王", "at_s": 20, "text": "你好", "expected": key}
+    room = small_room(reply_rules=rules, comments=[comment])
+    # one intent is asked for: two rules at most, of 1, 2, 4 and 5
+    assert value("rule", room, (("get_reply_rule", {"intent": [*intents]}),), "好呀") == expected
+
+
 def test_a_rule_of_another_products_scope_is_not_asked_for() -> None:
     scoped = {"rule_id": "r9", "intent": "尺码", "rule": "报尺码", "scope": "product:p3"}
     rules = [*RULES, scoped, {"rule_id": "r0", "intent": "*", "rule": "照实说"}]
@@ -293,6 +305,92 @@ def test_helpful_is_what_was_asked_right_and_looked_up(
     assert value("helpfulness", keyed(PRICE), calls, reply) == expected
 
 
+@pytest.mark.row("R26")
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        pytest.param("亲，1号链接３９．９元", 0.8, id="full-width digits"),
+        pytest.param("亲，1号链接三十九块九", 0.8, id="Chinese numerals"),
+        pytest.param("亲，1号链接¥39.90", 0.8, id="a sign of money"),
+        pytest.param("亲，1号链接39.9块钱", 0.8, id="another word for money"),
+        pytest.param("亲，1号链接39.9", 0.8, id="a bare number"),
+        pytest.param("亲，1号链接不是39.9元哦", 0.0, id="denied"),
+        pytest.param("亲，不是￥39.9", 0.0, id="denied with a sign"),
+        pytest.param("如果是会员才39.9元", 0.0, id="on a condition"),
+        pytest.param("亲，您是说39.9元吗？", 0.0, id="asked back"),
+        pytest.param("亲，海盐饼干39.9元", 0.0, id="of another product"),
+        pytest.param("亲，库存39.9件", 0.0, id="of something else"),
+        pytest.param("亲，1号链接139.9元", 0.0, id="in a longer number"),
+        pytest.param("😊👍", 0.0, id="signs alone"),
+        pytest.param("多少钱？", 0.0, id="the question alone"),
+    ],
+)
+def test_a_price_helps_where_it_is_stated(reply: str, expected: float) -> None:
+    assert value("helpfulness", keyed(PRICE), (SEARCH, RULE), reply) == expected
+
+
+@pytest.mark.row("R26")
+@pytest.mark.parametrize(
+    ("phrases", "reply", "expected"),
+    [
+        (["48小时"], "付款后48小时内发货", 1.0),
+        (["48小时"], "不是48小时内发货哦", 0.0),
+        (["48小时"], "付款后148小时内发货", 0.0),
+        (["48"], "付款后４８小时内发货", 1.0),
+        (["内发货"], "付款后不内发货", 0.0),
+    ],
+)
+def test_a_phrase_helps_in_whole_numbers_and_where_it_is_not_denied(
+    phrases: list[str], reply: str, expected: float
+) -> None:
+    room = keyed({**SHIPPING, "facts": [{**SHIPPING["facts"][0], "text": phrases}]})
+    assert value("helpfulness", room, (FAQ, SHIPPING_RULE), reply) == expected
+
+
+def test_what_must_not_be_said_may_be_denied_and_be_part_of_a_longer_number() -> None:
+    ask = {**PRICE, "must_not": [{"record": "product:p1", "field": "price", "text": ["9.9元"]}]}
+    assert value("correctness", keyed(ask), (SEARCH, RULE), "亲，39.9元，不是9.9元") == 1.0
+
+
+@pytest.mark.row("R26")
+def test_what_is_sold_is_not_to_be_had_for_no_reply() -> None:
+    assert value("correctness", keyed(PRICE), (SEARCH, RULE), "亲，本店没有这个商品哦") == 0.0
+    absent = {"intent": "价格", "facts": [{"kind": "absent", "text": ["手机"]}]}
+    search = ("search_product_by_keyword", {"keyword": "手机"})
+    room = keyed(absent, text="有手机吗")
+    assert value("correctness", room, (search, RULE), "亲，本店没有手机") == 1.0
+    assert value("helpfulness", room, (search, RULE), "亲，本店没有手机") == 1.0
+    assert value("helpfulness", room, (RULE,), "亲，本店没有手机") == 0.0
+    for named in ("有手机的，放心拍", "有手机吗", "手机"):
+        assert value("helpfulness", room, (search, RULE), named) == 0.0
+
+
+def test_words_of_ones_own_are_a_reply_to_what_no_fact_answers() -> None:
+    declined = keyed({"intent": "闲聊", "acts": ["decline"]}, text="能再便宜点吗")
+    calls = (("get_reply_rule", {"intent": "闲聊"}),)
+    assert value("helpfulness", declined, calls, "已经是直播间的实在价啦") == 1.0
+    for nothing in ("😊👍", "能再便宜点吗", "能再便宜点吗？？"):
+        assert value("helpfulness", declined, calls, nothing) == 0.0
+    chat = keyed({"intent": "闲聊", "acts": ["chat"]}, text="主播真好看")
+    assert value("helpfulness", chat, calls, "😊👍") == 1.0
+    assert value("helpfulness", chat, calls, "主播真好看") == 0.0
+
+
+def test_a_result_in_looser_json_and_the_rule_itself_do_not_help() -> None:
+    room = keyed(PRICE)
+    told = played(room, (SEARCH,), None).turns[0].results[0].content
+    for dump in (told.replace('{"', '{ "').replace('":', '" :'), told.replace('"', "'")):
+        assert value("helpfulness", room, (SEARCH, RULE), dump) == 0.0
+    rule = "报价，带上链接号，说以付款页为准"
+    room = small_room(
+        reply_rules=[{"rule_id": "r2", "intent": "价格", "rule": rule}],
+        comments=[{"comment_id": "c1", "viewer": "小王", "at_s": 20, "text": "多少钱",
+                   "expected": {"asks": [PRICE]}}],
+    )  # fmt: skip
+    assert value("helpfulness", room, (SEARCH, RULE), HONEST) == 1.0
+    assert value("helpfulness", room, (SEARCH, RULE), f"{HONEST}。{rule}") == 0.0
+
+
 def test_a_copied_result_does_not_help() -> None:
     room = keyed(PRICE)
     told = played(room, (SEARCH,), None).turns[0].results[0].content
@@ -336,6 +434,65 @@ def test_a_comment_to_be_ignored_is_left_alone() -> None:
     env.step(le.Action.call(*RULE[:1], **RULE[1]))
     env.step(le.Action.skip())
     assert HOOKS["helpfulness"](env.trajectory, room).value == 1.0  # type: ignore[union-attr]
+
+
+IGNORED = {"intent": "闲聊", "acts": ["ignore"]}
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (le.Action.skip(), 1.0),
+        (le.Action.reply("宝宝别骂啦"), 0.0),
+        (le.Action(le.Action.reply("宝宝别骂啦").message, skips=("c1",)), 0.0),  # said all the same
+    ],
+)
+def test_what_is_to_be_ignored_is_not_answered(action: le.Action, expected: float) -> None:
+    room = keyed(IGNORED)
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=None)
+    env.reset(seed=0)
+    env.step(le.Action.call(*RULE[:1], **RULE[1]))
+    env.step(action)
+    assert HOOKS["helpfulness"](env.trajectory, room).value == expected  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        pytest.param({}, 1.0, id="unmarked, it is for the one that is due"),
+        pytest.param({"skips": ("c2",)}, 1.0, id="the other skipped"),
+        pytest.param({"covers": ("c1",)}, 1.0, id="the one covered"),
+        pytest.param({"covers": ("c1", "c2")}, 0.5, id="both covered"),
+    ],
+)
+def test_of_a_burst_what_is_due_is_answered(marks: Any, expected: float) -> None:
+    comment = {"viewer": "小王", "at_s": 20, "text": "多少钱"}
+    room = small_room(
+        reply_rules=RULES,
+        comments=[
+            {**comment, "comment_id": "c1", "expected": {"asks": [PRICE]}},
+            {**comment, "comment_id": "c2", "text": "666", "expected": {"asks": [IGNORED]}},
+        ],
+    )
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=None, comment=["c1", "c2"])
+    env.reset(seed=0)
+    env.step(le.Action.calls(SEARCH))
+    env.step(le.Action.calls(RULE))
+    env.step(le.Action(le.Action.reply(HONEST).message, **marks))
+    assert HOOKS["helpfulness"](env.trajectory, room).value == expected  # type: ignore[union-attr]
+
+
+def test_where_nothing_is_to_be_said_length_asks_for_nothing() -> None:
+    room = keyed(IGNORED)
+    env = le.LiveRoomEnv(room, embedder="lexical", rubric=None)
+    env.reset(seed=0)
+    env.step(le.Action.calls(RULE))
+    env.step(le.Action.skip())
+    scored = HOOKS["length"](env.trajectory, room)
+    assert isinstance(scored, Score)
+    assert (scored.value, scored.cause) == (None, "not_applicable")
+    assert PRESETS["dialogue"](env.trajectory, room).total() == pytest.approx(1.0)
+    assert value("length", room, (RULE,), "   \n") == 0.0
 
 
 # --- state, length, course --------------------------------------------------------------------
