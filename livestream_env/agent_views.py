@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from livestream_env.errors import EmptyMaskError
-from livestream_env.tokens import Masker, Renderer, Sample, Source, TokenSequence
+from livestream_env.tokens import Masker, Renderer, Sample, Source, TokenSequence, masked
 from livestream_env.types import Trajectory
 
 HOST = "host"
@@ -52,6 +52,7 @@ class AgentViews:
 
         Raises:
             EmptyMaskError: there is none.
+            TypeError, ValueError: what a masker gave is no sample of the sequence.
             PrefixMismatch, UnsupportedTemplate: the template cannot show the trajectory.
         """
         own = self._own(agent)
@@ -63,7 +64,7 @@ class AgentViews:
         for sequence in self._sequences(agent, own):
             seen = _with_context(sequence, turns)
             try:
-                sample = self.agents[agent](seen)
+                sample = masked(seen, self.agents[agent])
             except EmptyMaskError as error:
                 problem = error
                 continue

@@ -164,7 +164,7 @@ class TokenSequence:
 
     def full(self, masker: Masker | None = None) -> Sample:
         """Return prompt and all, as AReaL, ROLL and ART take it."""
-        return _all_sampled(self) if masker is None else masker(self)
+        return _all_sampled(self) if masker is None else masked(self, masker)
 
     def response_only(self, masker: Masker | None = None) -> Response:
         """Return what follows the first prompt, as verl, SkyRL and slime take it."""
@@ -229,6 +229,43 @@ class TokenSequence:
 
 
 Masker = Callable[[TokenSequence], Sample]
+
+
+def masked(sequence: TokenSequence, masker: Masker) -> Sample:
+    """Return what a masker trains of a sequence: of its first tokens, some that were sampled.
+
+    Raises:
+        TypeError: the masker gave no `Sample`.
+        ValueError: it gave other tokens, or a mask of another length, of something else than 0 and
+            1, or of tokens that were not sampled.
+    """
+    made = masker(sequence)
+    if not isinstance(made, Sample):
+        raise TypeError(f"the masker {masker!r} gave {made!r:.100}; a masker gives a `Sample`")
+    if problem := _problem(sequence, made):
+        raise ValueError(f"the masker {masker!r} gave {problem}; `sequence.sample` makes a sample")
+    return made
+
+
+def _problem(sequence: TokenSequence, made: Sample) -> str | None:
+    length = len(made.token_ids)
+    if made.token_ids != sequence.token_ids[:length]:
+        return "ids that are not the first of the sequence, as a tuple"
+    for name, values in (("loss mask", made.loss_mask), ("logprobs", made.logprobs)):
+        if values is not None and (type(values) is not tuple or len(values) != length):
+            return f"{length} ids and a {name} of {len(values)}; both are tuples of one length"
+    try:
+        bits = bytes(made.loss_mask)
+    except (TypeError, ValueError):
+        bits = b"?"
+    if bits.count(0) + bits.count(1) < len(bits):
+        return "a loss mask of something else than 0 and 1"
+    sampled = [
+        bits.count(1, one.start, one.stop) for one in sequence.spans if one.source.is_sampled
+    ]
+    if sum(sampled) < bits.count(1):
+        return f"a loss mask with {bits.count(1) - sum(sampled)} tokens that were not sampled"
+    return None
 
 
 class Renderer(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from renderings_for_tests import renderer
@@ -120,6 +121,24 @@ def test_maskers_are_named_or_the_names_are_told() -> None:
         Setup("snacks", masker="replys")
     with pytest.raises(ValueError, match="both given"):
         Setup("snacks", masker="reply", agents={"host": REPLY})
+
+
+@pytest.mark.parametrize(
+    ("agents", "told"),
+    [
+        ({}, "has a masker for `host`"),
+        ({"hosts": "reply"}, "has a masker for `host`"),
+        ({"host": "reply", "replier": "reply"}, "has a masker for `host`"),
+        (["host"], "has a masker for `host`"),
+        ({"host": 5}, "a masker is 5"),
+        ({"replier": None}, "a masker is None"),
+    ],
+)
+def test_agents_that_nobody_plays_and_maskers_that_are_none_are_told_at_once(
+    agents: Any, told: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        Setup("snacks", agents=agents)
 
 
 def test_a_wrong_room_is_told_at_once() -> None:

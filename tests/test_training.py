@@ -484,6 +484,31 @@ def test_a_masker_that_trains_nothing_is_a_reason() -> None:
         assert str(row.excluded).startswith("empty_mask: ")
 
 
+@pytest.mark.parametrize(
+    ("gives", "told"),
+    [
+        (lambda made: None, "gave None; a masker gives a `Sample`"),
+        (lambda made: made.loss_mask, "a masker gives a `Sample`"),
+        (lambda made: replace(made, loss_mask=made.loss_mask[:-1]), "of one length"),
+        (lambda made: replace(made, loss_mask=(*made.loss_mask, 1)), "of one length"),
+        (lambda made: replace(made, loss_mask=[*made.loss_mask]), "both are tuples"),
+        (lambda made: replace(made, loss_mask=(0.5,) * len(made.loss_mask)), "than 0 and 1"),
+        (lambda made: replace(made, loss_mask=(2,) * len(made.loss_mask)), "than 0 and 1"),
+        (lambda made: replace(made, loss_mask=(1,) * len(made.loss_mask)), "were not sampled"),
+        (lambda made: replace(made, token_ids=made.token_ids[::-1]), "not the first"),
+    ],
+)
+def test_what_is_no_mask_of_the_sequence_is_the_maskers_mistake(
+    gives: Callable[[Sample], Any], told: str
+) -> None:
+    def my_masker(sequence: TokenSequence) -> Sample:
+        made: Sample = gives(TOOL_CALLS(sequence))
+        return made
+
+    with pytest.raises((TypeError, ValueError), match=f"my_masker.*{told}"):
+        rows_of([two(1, 1)], agents={"tool_caller": my_masker})
+
+
 def test_one_that_exclusion_leaves_alone_is_dropped_and_one_from_the_start_is_not() -> None:
     pair = rows_of([two(1, None), two(0.7, 0.7)])
     assert by_agent(pair, "replier")[1].excluded == "lone: the 1 others of its group are excluded"

@@ -24,6 +24,9 @@ from livestream_env.training import TrainingRow, training_rows
 from livestream_env.trajectory_log import TrajectoryLog
 from livestream_env.types import Trajectory
 
+_TRAINABLE = ({"host"}, {"tool_caller"}, {"replier"}, {"tool_caller", "replier"})
+"""Agents that a setup may train."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
@@ -97,7 +100,8 @@ class Setup:
             max_turns, ...
 
     Raises:
-        ValueError: `agents` and `masker` are both given, or a masker has another name.
+        TypeError: a masker is none.
+        ValueError: `agents` and `masker` are both given, or an agent or a masker has another name.
     """
 
     def __init__(
@@ -113,6 +117,11 @@ class Setup:
         if agents is not None and masker is not None:
             raise ValueError("`agents` and `masker` are both given; `masker` is for one agent")
         named = agents if agents is not None else {"host": masker or END_TO_END}
+        if not isinstance(named, Mapping) or {*named} not in _TRAINABLE:
+            raise ValueError(
+                f"`agents` is {named!r}; it has a masker for `host`, or for `tool_caller`,"
+                " `replier` or both"
+            )
         self.agents: dict[str, Masker] = {name: _masker(one) for name, one in named.items()}
         self.room = room
         self.options = {"on_env_error": "truncate", **options}
@@ -243,6 +252,8 @@ def trainer_module(
 
 def _masker(given: Masker | str) -> Masker:
     if not isinstance(given, str):
+        if not callable(given):
+            raise TypeError(f"a masker is {given!r}; it is a name, or a callable such as `REPLY`")
         return given
     if given not in MASKERS:
         raise ValueError(
