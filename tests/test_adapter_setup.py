@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from renderings_for_tests import renderer
 
 import livestream_env as le
-from livestream_env.adapters.setup import Setup, TaskRow, task_rows
+from livestream_env.adapters.setup import Setup, TaskRow, setup_of, task_rows
 from livestream_env.adapters.text import as_user_messages, with_tools_told
 from livestream_env.masking import REPLY, TOOL_CALLS
 from livestream_env.parsing import to_action
@@ -51,12 +53,52 @@ def test_rows_with_a_trainers_own_columns_are_read() -> None:
     assert Setup("snacks").row({"seed": 3}) == TaskRow("snacks", 3)
 
 
+def test_rows_are_read_as_data_sets_hold_them() -> None:
+    due = TaskRow("snacks", 3, ("c02",))
+    comment = np.array(["c02"], dtype=object)
+    assert TaskRow.of({"room": np.str_("snacks"), "seed": np.int64(3), "comment": comment}) == due
+    assert json.loads(json.dumps(due.to_json())) == due.to_json()
+    empty = {"room": None, "seed": np.uint8(3), "comment": np.array([])}
+    assert Setup("snacks", embedder="lexical").row(empty) == TaskRow("snacks", 3)
+
+
+def test_a_room_may_be_the_path_of_a_file() -> None:
+    path = Path(__file__).with_name("unlabelled_room.json")
+    (row,) = task_rows(path, count=1, embedder="lexical")
+    setup = Setup(path, embedder="lexical")
+    assert row == TaskRow(str(path), 0) == setup.row({"seed": 0})
+    assert TaskRow.of({"room": path, "seed": 0}) == row
+    assert setup.make_env(row.room).reset(seed=0)[1]["room_id"] == le.load_room(path).room_id
+    assert setup_of({"room": path, "embedder": "lexical"}).room == str(path)
+    with pytest.raises(TypeError, match="the path of a file"):
+        Setup(SNACKS)  # type: ignore[arg-type]
+
+
+def test_options_that_no_file_holds_are_named() -> None:
+    with pytest.raises(TypeError, match=r"print.*nothing that a YAML or JSON file holds"):
+        setup_of({"room": "snacks", "rubric": print})
+
+
+@pytest.mark.parametrize("given", ["snacks", None, ["snacks", 3]])
+def test_what_is_no_row_is_told(given: Any) -> None:
+    with pytest.raises(TypeError, match="a task row is a mapping"):
+        Setup("snacks", embedder="lexical").row(given)
+
+
+@pytest.mark.parametrize("comment", [5, float("nan"), [None], [7], b"c02"])
+def test_comments_that_are_no_ids_are_told(comment: Any) -> None:
+    with pytest.raises(ValueError, match="it holds ids of comments"):
+        TaskRow.of({"room": "snacks", "seed": 3, "comment": comment})
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
         ({"seed": 1}, "room"),
         ({"room": "snacks"}, "seed"),
         ({"room": "snacks", "seed": "1"}, "seed"),
+        ({"room": "snacks", "seed": 1.0}, "seed"),
+        ({"room": "snacks", "seed": -1}, "seed"),
     ],
 )
 def test_a_row_without_what_it_needs_is_refused(given: dict[str, object], named: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,27 +56,48 @@ class TaskRow:
         """Read a row; keys that are not its own are the trainer's.
 
         Raises:
-            ValueError: `room` or `seed` is missing or of another type.
+            TypeError: it is no row.
+            ValueError: `room` or `seed` is missing, or something is of another type.
         """
         if isinstance(given, TaskRow):
             return given
-        room, seed, comment = given.get("room"), given.get("seed"), given.get("comment")
-        if not isinstance(room, str) or not room:
+        if not hasattr(given, "get"):
+            raise TypeError(f"a task row is a mapping with `room` and `seed`; got {given!r:.200}")
+        room, comment = given.get("room"), given.get("comment")
+        seed: Any = given.get("seed")
+        if not isinstance(room, (str, os.PathLike)) or not room:
             raise ValueError(f"a task row needs `room`, a name or a path; got {dict(given)!r:.200}")
-        if seed is None or isinstance(seed, bool) or not hasattr(seed, "__index__"):
-            raise ValueError(f"a task row needs `seed`, a whole number; got {dict(given)!r:.200}")
-        ids = (comment,) if isinstance(comment, str) else tuple(() if comment is None else comment)
-        return cls(room, seed.__index__(), ids)
+        if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed.__index__() < 0:
+            raise ValueError(
+                f"a task row needs `seed`, a whole number from 0; got {dict(given)!r:.200}"
+            )
+        return cls(os.fspath(room), seed.__index__(), _ids(comment))
+
+
+def _ids(comment: Any) -> tuple[str, ...]:
+    """Return ids of comments; data sets hold them as lists, arrays or nothing."""
+    if isinstance(comment, str):
+        return (comment,)
+    ids = comment if hasattr(comment, "__len__") or comment is None else [comment]
+    made = tuple(() if ids is None else ids)
+    if not all(isinstance(one, str) for one in made):
+        raise ValueError(f"`comment` of a task row is {comment!r:.200}; it holds ids of comments")
+    return made
 
 
 def task_rows(
-    room: str = "bundled:train", *, count: int | None = None, seed: int = 0, **options: Any
+    room: str | os.PathLike[str] = "bundled:train",
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    **options: Any,
 ) -> Iterator[TaskRow]:
     """Yield the rows of `count` seeds from `seed` on, by default of every comment once.
 
     Rows of bundled rooms name the room and the comment, others leave the choice to the seed; a data
     set can be shuffled and filtered. `options` are `gym.make`'s, such as `comment="burst:3"`.
     """
+    room = os.fspath(room)
     env = LiveRoomEnv(room, rubric=None, **options)
     for number in range(seed, seed + (env.tasks if count is None else count)):
         chosen, comments = env.task_of(number)
@@ -100,13 +122,13 @@ class Setup:
             max_turns, ...
 
     Raises:
-        TypeError: a masker is none.
+        TypeError: a masker is none, or `room` is no name.
         ValueError: `agents` and `masker` are both given, or an agent or a masker has another name.
     """
 
     def __init__(
         self,
-        room: str | None = None,
+        room: str | os.PathLike[str] | None = None,
         *,
         agents: Mapping[str, Masker | str] | None = None,
         masker: Masker | str | None = None,
@@ -123,7 +145,11 @@ class Setup:
                 " `replier` or both"
             )
         self.agents: dict[str, Masker] = {name: _masker(one) for name, one in named.items()}
-        self.room = room
+        if room is not None and not isinstance(room, (str, os.PathLike)):
+            raise TypeError(
+                f"`room` is {room!r:.80}; rows name rooms, so it is a name or the path of a file"
+            )
+        self.room = room = None if room is None else os.fspath(room)
         self.options = {"on_env_error": "truncate", **options}
         self.log = None if log_dir is None else TrajectoryLog(log_dir, log_every)
         self._patterns: dict[str | None, LiveRoomEnv] = {}
@@ -137,7 +163,7 @@ class Setup:
 
     def row(self, given: TaskRow | Mapping[str, Any]) -> TaskRow:
         """Read a row of the trainer; where it names no room, the setup's is meant."""
-        if isinstance(given, Mapping) and "room" not in given and self.room is not None:
+        if isinstance(given, Mapping) and given.get("room") is None and self.room is not None:
             given = {**given, "room": self.room}
         return TaskRow.of(given)
 
@@ -213,12 +239,22 @@ def _setup_of(options: str) -> Setup:
 
 
 def as_key(options: Mapping[str, Any]) -> str:
-    """Return the options of a YAML or JSON file as JSON, which can be a key."""
-    return json.dumps(
-        options,
-        sort_keys=True,
-        default=lambda one: dict(one) if isinstance(one, Mapping) else list(one),
-    )
+    """Return the options of a YAML or JSON file as JSON, which can be a key.
+
+    Raises:
+        TypeError: an option is of no file, such as a function.
+    """
+    return json.dumps(options, sort_keys=True, default=_as_json)
+
+
+def _as_json(option: Any) -> Any:
+    if isinstance(option, Mapping):
+        return dict(option)
+    if isinstance(option, os.PathLike):
+        return os.fspath(option)
+    if isinstance(option, Iterable):
+        return list(option)
+    raise TypeError(f"{option!r:.100} is nothing that a YAML or JSON file holds; give a `Setup`")
 
 
 def trainer_module(
