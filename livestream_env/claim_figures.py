@@ -168,8 +168,8 @@ _DIMENSIONS = re.compile(r"\s?(?:cm|厘米|mm|毫米|米|m|inch(?:es)?|\"|in)?\s
 _AFTER_LETTERS = re.compile(r"[a-z]-\Z")  # A-100
 _LEFT = re.compile(rf"\s(?:[a-z{NAME}]{{1,24}}\s){{0,3}}(?:left|remaining)(?![a-z])")
 _FOR_A_TIME = re.compile(
-    "(?:keeps?|stays?|good|every|in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
-    r"(?: like)?\s\Z"
+    "(?:keeps?|stays?|good|every|took|in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
+    r"(?: like| me| you| us)?\s\Z"
 )
 _A_DOLLAR = re.compile(" (?:dollar|buck)(?![a-z])")
 _AT_MOST = re.compile(r" [a-z]+ (?:tops|max|at most|later|or so)(?![a-z])")
@@ -183,15 +183,16 @@ def find_figures(reading: Reading) -> list[Figure]:
     """List the numbers of a reading with their units, the ends of ranges joined."""
     text = reading.text
     found: list[Figure] = []
-    for match in _NUMBER.finditer(text):
-        if found and match.start() < found[-1].stop:
-            continue
+    place = 0
+    while match := _NUMBER.search(text, place):
+        place = match.end()
         for figure in _figures(match, text):
             figure.clause = bisect_right(reading.starts, figure.start) - 1
             figure.place = len(found)
             if found and figure.end_of is None and figure.partner is None:
                 _join(found[-1], figure, text)
             found.append(figure)
+            place = max(place, figure.stop)
     return found
 
 
@@ -296,7 +297,7 @@ def _add_unit(figure: Figure, text: str) -> None:
         whole = word[:-1] if word[-1] == "半" else word.replace("半", "", 1)
         figure.unit, figure.name, figure.value = "time", _label("times", whole), figure.value + 0.5
     elif unit == "time":
-        figure.name = _label("times", word)
+        figure.name, figure.approx = _label("times", word), figure.approx or "多" in word
         figure.value *= 15 if word == "刻钟" else 1
     elif unit == "size":
         _add_size(figure, text, word)

@@ -31,6 +31,10 @@ _NAMED_THINGS = re.compile(rf" {NAME}+(?=[\s.,!;]|\Z)")
 _STOCK_GOES_ON = re.compile(r"\s?(?:了|多|左右)")
 _STOCK_WORD = re.compile(r"\s?(?:的)?(?:现货|库存|存货)")
 _FEW_ARE_LEFT = re.compile(r"\s?(?:[.,!;]|\Z)")
+_ALL_OF = re.compile(r"(?<![a-z])(?:all|both|every|the)(?: of the)?\s\Z")
+_KINDS_IN_STOCK = re.compile(
+    " (?:sizes|colou?rs|styles|scents|flavou?rs|versions|shades|models)(?![a-z])"
+)
 _LISTED = re.compile(r"\s?(?:[、/]|,? ?(?:and|or|&)|, |和|跟)\s?\Z")
 _DO_IT = re.compile("(?:麻烦|请|建议|记得|最好|可以|要|得|先)[^，]{0,5}\\Z")
 _ORDERED = re.compile("(?:[您你]|咱)(?:这单|那单|的?订单|(?:刚才?)?(?:拍|买|下)的)[^，]{0,8}\\Z")
@@ -80,6 +84,8 @@ class _Reader(Prices):
             gap = self.text[figure.stop : behind.start]
             is_open = figure.unit == "bare" and not (figure.kind or figure.is_ordinal)
             is_size = behind.kind == "size" and not behind.dimensions
+            if figure.unit == "bare" and behind.kind == "count" and gap in (" or ", " to "):
+                figure.kind, figure.name = "count", behind.name
             if is_open and is_size and _LISTED.match(gap):
                 figure.kind, figure.unit, figure.name = "size", behind.unit, behind.name
 
@@ -251,6 +257,8 @@ class _Reader(Prices):
         words = self.en
         if before.endswith("size "):
             return False
+        if _ALL_OF.search(before) and _KINDS_IN_STOCK.match(after):
+            return False  # all three sizes are in stock
         is_stock = words["stock.after"].match(after) or words["stock.last"].search(before)
         is_left = words["stock.down_to"].search(before) and words["count.noun"].match(after)
         if _FEW_ARE_LEFT.match(after) and words["stock.down_to"].search(before):

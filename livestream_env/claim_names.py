@@ -42,7 +42,7 @@ class Mention(NamedTuple):
 _HAN = "\u3400-\u9fff\U00020000-\U0003ffff"
 _TOKEN = re.compile(
     rf"(?P<latin>[a-z]+)|(?P<number>[0-9]+(?:\.[0-9]+)?)"
-    rf"|(?P<spoken>[一二两三四五六七八九十百]+(?:点[一二三四五六七八九])?(?=公?[升斤]|毫升|瓦))|[{_HAN}]"
+    rf"|(?P<spoken>[一二两三四五六七八九十百]+(?:点[一二三四五六七八九])?(?=公?[升斤]|毫升|瓦|[罐粒支条袋枚片瓶盒只]))|[{_HAN}]"
 )
 _UNITS = {"g": "克", "kg": "公斤", "ml": "毫升", "l": "升", "cm": "厘米", "w": "瓦", "mah": "毫安"}
 _JOINTS = frozenset(("", " ", "-", "/", "+", "·", "&", " & ", "'", ", "))
@@ -62,7 +62,7 @@ _HAN_THING_BEFORE = re.compile(
 )
 _HAN_START = re.compile(r"(?:\A|[，。,.!?;:\n ])\Z")
 _HAN_SAYS = re.compile(
-    "是|[也都还就挺很太只][是有能要不]|[有能可](?!邮)|不[会能怕用]|今[天晚]|现在"
+    f"[一每]{PIECE}|是|[也都还就挺很太只][是有能要不]|[有能可](?!邮)|不[会能怕用]|今[天晚]|现在|不包|包邮"
 )
 _LATIN_POINTING = re.compile(r"(?<![a-z])(?:the|this|that|these|those|our|each|every)\s\Z")
 _CLAUSE_START = re.compile(r"(?:\A|[.,!?;:\n])\s?\Z")
@@ -75,6 +75,12 @@ _LATIN_ITS_OWN = re.compile(  # with a cotton wick, trim the wick
     r"|(?:trim|clean|wash|rinse|charge|empty|cut|wipe|soak|light|burn|dry|warm|shake)"
     r" (?:the|your|its) )\Z"
 )
+_CONTENTS = re.compile(  # has seven frames: what a thing has, not another product
+    r"(?<![a-z])(?:has|have|with|includes?|contains?|plus|fits|holds|in) (?:about |up to )?"
+    r"(?:[0-9.]+(?: ?(?:oz|ml|inch|lb|g|l))?"
+    r"|two|three|four|five|six|seven|eight|nine|ten|twelve) \Z"
+)
+_ON_OFFER = re.compile(r" (?:left|in stock|available|remaining|here|for|at|to go)(?![a-z])")
 _OF_SIZE = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)[\u4e00-\u9fffa-z]{0,2}的\Z")
 _ONE = re.compile(r"\sones?(?![a-z])")
 
@@ -301,13 +307,16 @@ class NameIndex:
             return (self._plain_one(owners) if is_plain else 0) or owners
         if is_weak and not self._is_pointed_at(part, text, first, last):
             return 0
-        return 0 if self._is_of_a_thing(part, text, first) else owners
+        return 0 if self._is_of_a_thing(part, text, first, last) else owners
 
-    def _is_of_a_thing(self, part: Part, text: str, start: int) -> bool:
+    def _is_of_a_thing(self, part: Part, text: str, start: int, stop: int) -> bool:
         """Tell whether a word inside a name is used for a thing of its own: trim the wick."""
+        before = text[max(0, start - 30) : start]
+        if len(part) == 1 and _CONTENTS.search(before):
+            return _ON_OFFER.match(text, stop) is None
         if len(part) > 1 or part[0] not in self._middle:
             return False
-        return _LATIN_ITS_OWN.search(text[max(0, start - 30) : start]) is not None
+        return _LATIN_ITS_OWN.search(before) is not None
 
     def _plain_one(self, owners: int) -> int:
         """Return the product whose name all the others' only add to: the K2 beside K2 Max."""

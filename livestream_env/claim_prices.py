@@ -25,6 +25,7 @@ _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
 _DECIMAL = re.compile(r"\.[0-9]{1,2}\Z")
 _MAKE_IT = re.compile(r"(?<![a-z])(?:make it|call it|i'll do|i can do|i'd take|[a-z]+ it for)\s\Z")
+_HIT = re.compile(r"(?<![a-z])(?:hits?|reach|reaches|tops?|spend|goes over|go over)\s\Z")
 _ENDS = re.compile(r"\s?(?:[.,!?;]|\Z)| (?:and|but|even|flat|tonight|today|for)(?![a-z])")
 _SAID_AT = re.compile(
     rf"(?:[{NAME}{LINK}]|(?<![a-z])(?:it|that|pair|set|one|they))(?:'s|'re| is| are| at| for)?\s\Z"
@@ -142,6 +143,8 @@ class Prices:
     def _is_english_bare(self, figure: Figure, before: str, after: str) -> bool:
         if figure.value >= 2 and after.startswith(" off"):
             return True  # takes another 4 off
+        if _HIT.search(before) and _ENDS.match(after):
+            return True  # free once you hit 45
         if self.en["price.threshold"].search(before) and self.en["price.threshold_after"].match(
             after
         ):

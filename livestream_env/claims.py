@@ -35,7 +35,7 @@ _ABOUT_PRODUCT = frozenset(("stock", "size", "percent", "gift", "off"))
 _ABOUT_CLAUSE = frozenset(("time", "count", "shipping", "return", "warranty"))
 _ABOUT_NOTHING = frozenset(("price.total", "price.threshold"))
 _OF_A_SKU = frozenset(("stock", "size"))
-_PROMISES = frozenset(("shipping", "return", "warranty"))
+_SAID_ONCE = frozenset(("shipping", "return", "warranty", "time", "count"))
 _WITHOUT_PRODUCT = frozenset(("product", "shipping", "return"))
 
 
@@ -94,13 +94,13 @@ def find_claims(
     for found in sorted(scene.find(), key=lambda f: (f.start, f.stop, f.kind, str(f.value))):
         claim = scene.claim(found)
         claims.setdefault((claim.label, claim.product, claim.sku), claim)
-    named = {(c.kind, c.value) for c in claims.values() if c.product is not None}
+    named = {(c.kind, c.value, c.unit) for c in claims.values() if c.product is not None}
     return tuple(
         claim
         for claim in claims.values()
-        if claim.kind not in _PROMISES
+        if claim.kind not in _SAID_ONCE
         or claim.product is not None
-        or (claim.kind, claim.value) not in named
+        or (claim.kind, claim.value, claim.unit) not in named
     )
 
 
@@ -111,6 +111,10 @@ def find_kinds(text: str, *, language: str, products: Sequence[ProductName] = ()
 
 _HALF = re.compile(
     "半价|对折(?!叠)|砍半(?!天)|价格?(?:直接)?减半|(?<![a-z])half (?:off|price)(?![a-z])"
+)
+_PURE = re.compile(  # 百分百纯棉
+    "(?:百分之?百|百分之一百)(?=[的是]?[纯全真新原鲜]?[棉羊丝麻绒毛牛蚕桑果鸡鱼茶木铜铝银金橡椰])"
+    "|(?<=[棉丝麻绒毛肉汁皮])[，,]?百分之?百(?=[，,。;!的]|\\Z)"
 )
 _LETTERS = re.compile(
     r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
@@ -251,6 +255,9 @@ class _Scene:
         for match in _HALF.finditer(self.reading.text):
             if not self.void[match.start()] and not self._is_denied(match.start()):
                 yield Found("off", 50.0, *match.span())
+        for match in _PURE.finditer(self.reading.text):
+            if not self.void[match.start()] and not self._is_denied(match.start()):
+                yield Found("percent", 100.0, *match.span())
 
     def _is_denied(self, start: int) -> bool:
         clause = self.reading.clauses[self._clause(start)]
