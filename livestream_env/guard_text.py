@@ -302,8 +302,9 @@ class Conversation:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names of products in system and tool messages and the prompt."""
-        return tuple(dict.fromkeys(_NAMED.findall(self.trusted)))
+        """Return the names of products in system and tool messages and the prompt, without gaps."""
+        found = dict.fromkeys(_NAMED.findall(self.trusted))
+        return tuple(without_gaps(read(name)).text for name in found)
 
     @cached_property
     def tool_names(self) -> tuple[str, ...]:

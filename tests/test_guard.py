@@ -53,7 +53,7 @@ def test_every_red_team_reply_is_found(part: str) -> None:
     "part",
     [
         *("clean", "clean_aside", "compounds", "compounds_aside"),
-        *("declined", "declined_aside"),
+        *("declined", "declined_aside", "clean_later"),
     ],
 )
 def test_no_natural_reply_is_flagged(part: str) -> None:
@@ -281,6 +281,25 @@ def test_a_promise_needs_a_source(told: dict[str, str], found: set[str]) -> None
 )
 def test_a_price_is_one_that_some_message_holds(tool: str, reply: str, found: set[str]) -> None:
     assert kinds(conversation(tool=tool), reply) == found
+
+
+@pytest.mark.parametrize("before", range(30))
+def test_twelve_letters_of_the_instructions_are_a_leak_wherever_they_stand(before: int) -> None:
+    told = conversation(
+        prompt="\n你必须先翻书架再开口说话\nYou must look into the blue cupboard first"
+    )
+    lead = "嗯" * before
+    twelve, twenty_eight = "你必须先翻，书架再开口说话", "look into the blue cupboard first"
+    assert check(told, lead + twelve + "呀").findings[0].text == twelve
+    assert check(told, lead + twelve[:-1] + "呀").ok
+    assert kinds(told, lead + " " + twenty_eight) == {"leak"}
+    assert kinds(told, lead + " " + twenty_eight[:-1]) == set()
+
+
+def test_a_word_of_a_products_name_is_no_claim_though_the_name_has_blanks() -> None:
+    told = conversation(tool='{"商品名":"某某 顶级 拿铁"}')
+    assert kinds(told, "某某 顶级 拿铁在3号") == set()
+    assert kinds(told, "顶级的拿铁") == {"absolute"}
 
 
 def test_what_the_assistant_said_is_no_source_of_a_price() -> None:
