@@ -61,13 +61,14 @@ class LiveRoomAgent:
         trajectory = _played(
             setup, row, _variable("AGL_OPENAI_BASE_URL"), "auto", "AGL_KEY", self.partners
         )
-        try:
-            reward = _reward(setup, row, trajectory)
-        except RuntimeError:
-            _take_back()
-            raise
-        _post("livestream_metrics", setup.metrics([trajectory]))
-        _post("reward", {"value": reward, "source": "agent"})
+        with _server() as server:
+            try:
+                reward = _reward(setup, row, trajectory)
+            except RuntimeError:
+                _take_back(server)
+                raise
+            _post(server, "livestream_metrics", setup.metrics([trajectory]))
+            _post(server, "reward", {"value": reward, "source": "agent"})
 
 
 def _played(
@@ -130,7 +131,7 @@ def _reward(setup: Setup, row: TaskRow, trajectory: Trajectory) -> float:
     return trained.reward
 
 
-def _take_back() -> None:
+def _take_back(server: httpx.Client) -> None:
     """Have the requests of a failed rollout not trained.
 
     Of a prompt's recorded requests Agent Lightning trains the last alone, and only where it was
@@ -138,30 +139,32 @@ def _take_back() -> None:
     """
     url = re.sub("/attempt/[^/]+/events$", "/events", _variable("AGL_EVENT_URL"))
     asked = {"event_type": "model_request", "format": "triplet"}
-    for event in _asked("GET", url, params=asked).json():
+    for event in server.get(url, params=asked).raise_for_status().json():
         told = {"prompt_token_ids": event["data"]["prompt_token_ids"], "choices": []}
-        _post("model_request", {"status": "error", "response": told})
+        _post(server, "model_request", {"status": "error", "response": told})
 
 
-def _post(kind: str, data: Mapping[str, Any]) -> None:
-    _asked("POST", _variable("AGL_EVENT_URL"), json={"event_type": kind, "data": data})
-
-
-def _asked(method: str, url: str, **body: Any) -> httpx.Response:
-    """Ask Agent Lightning's server.
+def _post(server: httpx.Client, kind: str, data: Mapping[str, Any]) -> None:
+    """Post an event.
 
     Raises:
-        httpx.HTTPError: it cannot be reached, or refuses.
+        httpx.HTTPError: Agent Lightning's server cannot be reached, or refuses.
     """
+    told = {"event_type": kind, "data": data}
+    server.post(_variable("AGL_EVENT_URL"), json=told).raise_for_status()
+
+
+def _server() -> httpx.Client:
+    """Return a client of Agent Lightning's server."""
+    url = _variable("AGL_EVENT_URL")
     key, here = os.environ.get("AGL_KEY"), is_loopback(httpx.URL(url).host)
     plain = here and url.startswith("http:")
-    with httpx.Client(
+    return httpx.Client(
         transport=httpx.HTTPTransport(verify=not plain, retries=3),
         trust_env=not here,
         timeout=30.0,
         headers={"Authorization": f"Bearer {key}"} if key else None,
-    ) as client:
-        return client.request(method, url, **body).raise_for_status()
+    )
 
 
 def _json(name: str) -> Any:
