@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from livestream_env.pricing import quote
 from livestream_env.rooms import Comment, Moment, Room, Statement, promotions_of, room_as_of
 from livestream_env.tools import faq_fact, product_facts
 from livestream_env.types import Action, Trajectory
@@ -22,12 +23,21 @@ def facts_stated(room: Room, trajectory: Trajectory) -> tuple[int, int]:
     reply = _said(trajectory)
     stated = asked = 0
     for comment in map(room.comment, trajectory.comment_ids):
-        values = values_of(room_as_of(room, comment.at_s, comment=comment))
+        moment = room_as_of(room, comment.at_s, comment=comment)
+        values = values_of(moment)
         for ask in comment.expected.asks if comment.expected else ():
             facts = [fact for fact in ask.facts if fact.kind != "unknown"]
             asked += len(facts)
-            stated += sum(states_fact(reply, fact, values) for fact in facts)
+            known = [with_total(fact, moment) for fact in facts]
+            stated += sum(states_fact(reply, fact, values) for fact in known)
     return stated, asked
+
+
+def with_total(fact: Statement, moment: Moment) -> Statement:
+    """Return a fact of the key; a quote without a value with what its lines come to."""
+    if fact.record != "quote" or fact.value is not None:
+        return fact
+    return fact.model_copy(update={"value": quote(moment.room, fact.lines).total})
 
 
 def states_fact(reply: str, fact: Statement, values: Values) -> bool:

@@ -63,8 +63,10 @@ def pass_power(passed: int, tries: int, k: int) -> float:
     """Estimate the chance that k tries in a row pass, C(c, k) / C(n, k), as tau-bench's pass^k.
 
     Raises:
-        ValueError: `k` is not 1 to `tries`.
+        ValueError: `k` is not 1 to `tries`, or `passed` not 0 to `tries`.
     """
+    if not 0 <= passed <= tries:
+        raise ValueError(f"`passed` is {passed}; of {tries} tries it is 0 to {tries}")
     if not 1 <= k <= tries:
         raise ValueError(f"`k` is {k}; of {tries} tries it is a whole number from 1 to {tries}")
     return comb(passed, k) / comb(tries, k)

@@ -16,6 +16,7 @@ from livestream_env.coverage import (
     holds,
     occurs,
     states_fact,
+    with_total,
     without_money,
 )
 from livestream_env.evidence import LookUp, Reading, dodges
@@ -121,10 +122,10 @@ def _is_asked_total(reading: Reading, claim: Claim) -> bool:
     for _, _, ask in reading.asks():
         for fact in (*ask.facts, *ask.extras):
             is_its = claim.sku is None or claim.sku in [item for item, _ in fact.lines]
-            if fact.record == "quote" and is_its and _seen_all(reading, fact.lines):
-                total = quote(room, fact.lines).total if fact.value is None else fact.value
-                if total == claim.value:
-                    return True
+            if fact.record != "quote" or not is_its or not _seen_all(reading, fact.lines):
+                continue
+            if with_total(fact, reading.world.moment).value == claim.value:
+                return True
     own = [p for p in room.products if claim.product in (None, p.product_id)]
     items = [p.product_id for p in own if f"product:{p.product_id}" in reading.priced]
     items += [s.sku_id for p in own for s in p.skus if f"sku:{s.sku_id}" in reading.priced]
@@ -354,6 +355,7 @@ def _is_told(reading: Reading, number: int, fact: Statement, grounding: Groundin
     assert reading.world is not None
     if fact.text:
         return any(_says_phrase(reading, number, phrase, grounding) for phrase in fact.text)
+    fact = with_total(fact, reading.world.moment)
     values = [fact.value]
     if fact.value is None:
         records = [record for record in (fact.record, fact.other) if record is not None]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Literal
 
 from livestream_env.background import run_in_background
@@ -67,7 +69,12 @@ class Rubric:
             raise ValueError(f"`missing` is {missing!r}; it is `renormalise` or `none`")
         if gate not in (None, "helpful", "outcome"):
             raise ValueError(f"`gate` is {gate!r}; it is `helpful`, `outcome` or None")
+        if isinstance(hooks, str) or isinstance(veto, str):
+            raise TypeError("`hooks` and `veto` are lists of names; write `[...]` round one")
         self.hooks = tuple(map(_hook, hooks))
+        _check_weights(weights or {})
+        if not group_hooks and all(one is guard_score or type(one) is Hook for one in self.hooks):
+            _check_names(self.hooks, weights or {}, veto)
         self.weights = weights
         self.missing = missing
         self.gate = gate
@@ -132,7 +139,8 @@ class Rubric:
         for hook in self.group_hooks:
             scores = hook([trajectories[i] for i in counted], room)
             for i, score in zip(counted, scores, strict=True):
-                rewards[i] = Rewards((*rewards[i].scores, *self._with_weights([score])))
+                reading = Reading(trajectories[i], room)
+                rewards[i] = self._weighed(reading, [*rewards[i].scores, score])
         return rewards
 
     def _run(self, hook: RewardHook, reading: Reading) -> list[Score]:
@@ -143,11 +151,14 @@ class Rubric:
             made = _within(self.timeout_s, hook, reading)
             if inspect.isawaitable(made):
                 _close(made)
-                raise TypeError(f"hook `{name}` is async; use `await rubric.ascore(...)`")
+                raise TypeError(
+                    f"hook `{name}` returns an awaitable; make it an `async def` and use "
+                    "`await rubric.ascore(...)`"
+                )
         except JudgeError as error:
             return [self._missing(name, hook, str(error), "judge_error")]
-        except TimeoutError:
-            return [self._missing(name, hook, f"over {self.timeout_s} s", "timeout")]
+        except TimeoutError as error:
+            return [self._missing(name, hook, self._late(error), "timeout")]
         return _as_scores(name, made)
 
     async def _arun(self, hook: RewardHook, reading: Reading) -> list[Score]:
@@ -159,9 +170,13 @@ class Rubric:
             made = await asyncio.wait_for(judge(reading.trajectory, reading.room), self.timeout_s)
         except JudgeError as error:
             return [self._missing(name, hook, str(error), "judge_error")]
-        except TimeoutError:
-            return [self._missing(name, hook, f"over {self.timeout_s} s", "timeout")]
+        except TimeoutError as error:
+            return [self._missing(name, hook, self._late(error), "timeout")]
         return _as_scores(name, made)
+
+    def _late(self, error: TimeoutError) -> str:
+        """Return why a hook came too late: its own words, else this rubric's limit."""
+        return str(error) or f"over {self.timeout_s} s"
 
     def _missing(self, name: str, hook: RewardHook, reason: str, cause: Any) -> Score:
         return Score(name, None, 1.0, getattr(hook, "agent", "host"), None, reason, cause)
@@ -313,6 +328,34 @@ def _hook(given: RewardHook | str) -> RewardHook:
     return HOOKS[given]
 
 
+def _check_weights(weights: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise `ValueError` for a weight that is no finite number, or a score that two agents hold."""
+    holders: dict[str, str] = {}
+    for agent, names in weights.items():
+        for name, weight in names.items():
+            if not math.isfinite(weight):
+                raise ValueError(f"the weight of `{name}` is {weight}; it is a finite number")
+            if name in holders:
+                raise ValueError(
+                    f"`weights` gives `{name}` to `{holders[name]}` and to `{agent}`; "
+                    "a score belongs to one agent"
+                )
+            holders[name] = agent
+
+
+def _check_names(
+    hooks: Sequence[RewardHook], weights: Mapping[str, Mapping[str, float]], veto: Sequence[str]
+) -> None:
+    """Raise `ValueError` for a weight or a veto of a score that no built-in hook makes."""
+    made = {"guard" if hook is guard_score else name_of(hook) for hook in hooks}
+    for name in (*(name for names in weights.values() for name in names), *veto):
+        if name not in made:
+            known = ", ".join(f"`{one}`" for one in sorted(made)) or "none"
+            raise ValueError(
+                f"no hook makes a score `{name}`; the hooks make {known}.{did_you_mean(name, made)}"
+            )
+
+
 def name_of(hook: Any) -> str:
     """Return the name that a hook's scores go by."""
     return str(getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__))
@@ -321,7 +364,7 @@ def name_of(hook: Any) -> str:
 def _as_scores(name: str, made: Any) -> list[Score]:
     if isinstance(made, Score):
         return [made]
-    if isinstance(made, (int, float)) and not isinstance(made, bool):
+    if isinstance(made, Real) and not isinstance(made, bool):
         return [Score(name, float(made))]
     if isinstance(made, (list, tuple)) and all(isinstance(one, Score) for one in made):
         return list(made)

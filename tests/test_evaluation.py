@@ -85,6 +85,9 @@ def test_pass_powers_are_those_of_tau_bench() -> None:
     assert [pass_power(3, 4, k) for k in (1, 2, 3, 4)] == [0.75, 0.5, 0.25, 0]  # FORMULAS B10
     with pytest.raises(ValueError, match="`k` is 5"):
         pass_power(3, 4, 5)
+    for passed in (-1, 5):
+        with pytest.raises(ValueError, match="`passed`"):
+            pass_power(passed, 4, 2)
 
 
 # --- evaluate ---------------------------------------------------------------------------------

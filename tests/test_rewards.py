@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from rooms_for_tests import small_room
 
 import livestream_env as le
+from livestream_env.coverage import facts_stated
 from livestream_env.errors import JudgeError
 from livestream_env.evidence import Reading
 from livestream_env.reply_hooks import length_band
@@ -350,6 +352,19 @@ def test_a_phrase_helps_in_whole_numbers_and_where_it_is_not_denied(
 def test_what_must_not_be_said_may_be_denied_and_be_part_of_a_longer_number() -> None:
     ask = {**PRICE, "must_not": [{"record": "product:p1", "field": "price", "text": ["9.9元"]}]}
     assert value("correctness", keyed(ask), (SEARCH, RULE), "亲，39.9元，不是9.9元") == 1.0
+
+
+@pytest.mark.row("R26")
+def test_a_total_that_the_key_leaves_to_the_quote_is_what_the_lines_come_to() -> None:
+    # three of 29.9 after the coupon are 89.7
+    fact = {"record": "quote", "field": "total", "lines": [["p1", 3]]}
+    room = keyed({**PRICE, "facts": [fact], "extras": []}, text="三份多少钱")
+    right = played(room, (SEARCH, RULE), "亲，三份一共89.7元")
+    assert HOOKS["correctness"](right, room).value == 1.0  # type: ignore[union-attr]
+    assert HOOKS["helpfulness"](right, room).value == 1.0  # type: ignore[union-attr]
+    assert facts_stated(room, right) == (1, 1)
+    for wrong in ("亲，三份一共59.8元", "亲，一共59.8元", "亲，一份29.9元"):
+        assert value("helpfulness", room, (SEARCH, RULE), wrong) == 0.0
 
 
 @pytest.mark.row("R26")
@@ -853,11 +868,56 @@ def test_a_score_that_is_silent_makes_the_total_missing_where_that_is_asked_for(
         ({"hooks": ["corectness"]}, "Did you mean `correctness`"),
         ({"hooks": [], "missing": "zero"}, "`missing`"),
         ({"hooks": [], "gate": "open"}, "`gate`"),
+        (
+            {"hooks": ["correctness"], "weights": {"replier": {"corectness": 1.0}}},
+            "Did you mean `correctness`",
+        ),
+        ({"hooks": ["correctness", "guard"], "veto": ["gaurd"]}, "Did you mean `guard`"),
+        ({"hooks": ["rule"], "weights": {"host": {"rule": math.nan}}}, "finite"),
+        (
+            {"hooks": ["rule"], "weights": {"host": {"rule": 1.0}, "replier": {"rule": 1.0}}},
+            "`host` and to `replier`",
+        ),
     ],
 )
 def test_wrong_arguments_say_what_is_right(given: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Rubric(**given)
+
+
+def test_one_name_is_no_list_of_names() -> None:
+    with pytest.raises(TypeError, match="lists of names"):
+        Rubric(["guard"], veto="guard")
+    with pytest.raises(TypeError, match="lists of names"):
+        Rubric("correctness")
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), 0.5])
+def test_a_number_of_numpy_is_a_number(number: Any) -> None:
+    room = keyed(PRICE)
+    rewards = Rubric([lambda trajectory, room: number])(played(room, (RULE,), HONEST), room)
+    assert rewards.total() == 0.5
+
+
+def test_a_hooks_own_time_out_is_told_in_its_words() -> None:
+    def slow(trajectory: Trajectory, room: Room | None) -> float:
+        raise TimeoutError("no answer within 3 s")
+
+    room = keyed(PRICE)
+    (score,) = Rubric([slow])(played(room, (RULE,), HONEST), room).scores
+    assert (score.cause, score.reason) == ("timeout", "no answer within 3 s")
+
+
+def test_a_group_hook_pays_a_replier_that_said_nothing_nothing() -> None:
+    def shortest(trajectories: Sequence[Trajectory], room: Room | None) -> list[Score]:
+        least = min(len(t.reply or "") for t in trajectories)
+        return [Score("shortest", float(len(t.reply or "") == least)) for t in trajectories]
+
+    room = keyed(PRICE)
+    members = [played(room, (SEARCH, RULE), HONEST), played(room, (SEARCH, RULE), "")]
+    rubric = Rubric([], weights={"replier": {"shortest": 1.0}}, group_hooks=[shortest])
+    made = rubric.score_group(members, room)
+    assert [rewards.total("replier") for rewards in made] == [0.0, 0.0]
 
 
 def test_rubrics_are_named() -> None:
