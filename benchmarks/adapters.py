@@ -4,7 +4,8 @@ Run in a trainer's environment: `.venvs/NAME/bin/python benchmarks/adapters.py N
 most 1.5 x. An adapter that hands tokens on is compared with `rollout` and `Setup.rows`, one of
 plain text with `rollout` alone, one of the chat API with `run_episode`. The policy costs nothing:
 what it samples is known beforehand. The trainer's own classes are in the figure where the adapter
-cannot be called without them.
+cannot be called without them; where they cost much, they are measured alone too, with a trivial
+environment in the room's place: it answers what the room answered, and takes no decision.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,13 @@ from livestream_env.tokens import Sampled
 
 CASE = CASES["several turns"]
 EPISODES, REPEATS = 20, 7
+_ASKED: deque[bytes] = deque(maxlen=16)
+"""The last bodies that the chat servers were sent."""
 _OPEN, _OPEN_ASYNC = contextlib.ExitStack(), contextlib.AsyncExitStack()
 Play = Callable[[], None]
 """Plays one episode and makes the trainer's rows of it."""
+Plays = tuple[Play, Play]
+"""By the adapter; and by the trainer's own classes alone."""
 
 
 class Sampling:
@@ -93,6 +99,7 @@ def chat_url() -> str:
     from policy_server_for_tests import said
 
     def answer(handler: Any, body: bytes) -> None:
+        _ASKED.append(body)
         messages = json.loads(body).get("messages")
         send(handler, said(CASE.says(messages).text if messages else ""))
 
@@ -108,6 +115,7 @@ def token_url() -> str:
     from policy_server_for_tests import answer_of, choice
 
     def answer(handler: Any, body: bytes) -> None:
+        _ASKED.append(body)
         messages = json.loads(body)["messages"]
         turn = sum(message["role"] == "assistant" for message in messages)
         ids, before = [7] * 40, 1000 + 240 * turn
@@ -249,7 +257,25 @@ def gem() -> Play:
     return play
 
 
-def roll() -> Play:
+class Recorded:
+    """An environment that answers what another one answered to the same turns."""
+
+    def __init__(self, env: Any, seed: int, texts: Sequence[str]) -> None:
+        self.unwrapped, self._opening = self, env.reset(seed=seed)
+        self._answers = [env.step(text) for text in texts]
+        self._next = iter(self._answers)
+
+    def reset(self, seed: int) -> Any:
+        self._next = iter(self._answers)
+        observation, info = self._opening
+        return observation, dict(info)
+
+    def step(self, action: str) -> Any:
+        *made, info = next(self._next)
+        return *made, dict(info)
+
+
+def roll() -> Plays:
     """Play an episode by ROLL's text manager, in the stubs of the tests, and make its batch."""
     from types import SimpleNamespace
 
@@ -262,33 +288,41 @@ def roll() -> Play:
     roll_stubs.install()
     from livestream_env.adapters.roll import TrajManager
 
-    sampling = Sampling(CASE)
-    manager = TrajManager(
-        worker_config=roll_stubs.worker_config(),
-        pipeline_config=SimpleNamespace(sequence_length=8192),
-        env_config={
-            "env_type": "LiveRoomText-v0",
-            "config": {**CASE.setup_options, "comment": list(CASE.row.comment)},
-            "tag": "live",
-            "system": "",
-            "max_steps": 20,
-            "max_tokens_per_step": 4096,
-        },
-        tokenizer=tokenizer_of("chatml"),
-        generate_scheduler=sampling,
-        output_queue=[],
-    )
+    def made(manager: type[Any]) -> Any:
+        return manager(
+            worker_config=roll_stubs.worker_config(),
+            pipeline_config=SimpleNamespace(sequence_length=8192),
+            env_config={
+                "env_type": "LiveRoomText-v0",
+                "config": {**CASE.setup_options, "comment": list(CASE.row.comment)},
+                "tag": "live",
+                "system": "",
+                "max_steps": 20,
+                "max_tokens_per_step": 4096,
+            },
+            tokenizer=tokenizer_of("chatml"),
+            generate_scheduler=Sampling(CASE),
+            output_queue=[],
+        )
 
-    def play() -> None:
-        assert manager.play(CASE.row.seed).non_tensor_batch["episode_scores"].tolist() == [1.0]
+    def played(manager: Any) -> None:
+        batch = manager.play(CASE.row.seed)
+        assert batch.non_tensor_batch["episode_scores"].tolist() == [1.0]
 
-    return play
+    ours, alone = made(TrajManager), made(roll_stubs.TrajEnvManager)
+    texts = [line.text + "<|im_end|>" for line in CASE.lines]
+    alone.env = Recorded(alone.env, CASE.row.seed, texts)
+    return lambda: played(ours), lambda: played(alone)
 
 
-def rock() -> Play:
+def rock() -> Plays:
     """Answer the requests of an episode; ROCK's client, which makes an HTTP client for each, and
-    the socket are left out."""
+    the socket are left out. Alone is the HTTP of the requests."""
+    import json
+
     from servers_for_tests import Client
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from livestream_env.adapters.rock import PREFIX, mount_gem
     from livestream_env.sandbox import create_app
@@ -308,7 +342,22 @@ def rock() -> Play:
         rewards = [ask("step", action=line.text, **made)["reward"] for line in CASE.lines]
         assert rewards[-1] == 1.0
 
-    return play
+    told = [ask("reset", seed=CASE.row.seed, **made)]
+    told += [ask("step", action=line.text, **made) for line in CASE.lines]
+    answers = itertools.cycle([json.dumps(one, ensure_ascii=False) for one in told])
+
+    async def recorded(request: Request) -> Response:
+        json.loads(await request.body())
+        return Response(next(answers), media_type="application/json")
+
+    app.add_route("/recorded", recorded, methods=["POST"])
+
+    def alone() -> None:
+        client.post("/recorded", json={"seed": CASE.row.seed, **made}).json()
+        for line in CASE.lines:
+            client.post("/recorded", json={"action": line.text, **made}).json()
+
+    return play, alone
 
 
 def openrlhf() -> Play:
@@ -374,8 +423,9 @@ def openenv_sessions() -> Play:
     return play
 
 
-def nemo_gym() -> Play:
-    """Post a row to the agent; Gym's model server is faked, items as it tells them."""
+def nemo_gym() -> Plays:
+    """Post a row to the agent; Gym's model server is faked, items as it tells them. Alone, an agent
+    sends the same requests and hands on the same items."""
     import asyncio
     import json
     import os
@@ -409,31 +459,50 @@ def nemo_gym() -> Play:
         async def read(self) -> bytes:
             return next(answers)
 
+    requests: list[Any] = []
+
     class Model(ServerClient):
         async def post(self, **asked: Any) -> Any:
+            requests.append(asked)
             return Answer()
 
-    head = BaseServerConfig(host="127.0.0.1", port=1)
-    agent = LiveRoomAgent(
-        config=LiveRoomAgentConfig(
-            host="127.0.0.1",
-            port=1,
-            entrypoint="app.py",
-            name="live_room_agent",
-            model_server=ModelServerRef(type="responses_api_models", name="policy_model"),
-            setup=CASE.setup_options,
-        ),
-        server_client=Model(head_server_config=head, global_config_dict=DictConfig({})),
-    )
-    transport, runner = httpx.ASGITransport(agent.setup_webserver()), asyncio.Runner()
-    client = httpx.AsyncClient(transport=transport, base_url="http://agent")
+    class Alone(LiveRoomAgent):  # type: ignore[valid-type, misc]
+        told: Any = None
+
+        async def run(self, request: Any, body: Any) -> Any:
+            for asked in requests[: len(CASE.lines)]:
+                answer = await self.server_client.post(**asked)
+                json.loads(await answer.read())
+            return LiveRoomAgent.run.__annotations__["return"](**self.told)
+
+    Alone.run.__annotations__ = LiveRoomAgent.run.__annotations__
+    head, runner = BaseServerConfig(host="127.0.0.1", port=1), asyncio.Runner()
     row = {"responses_create_params": {"input": []}, **CASE.row.to_json()}
 
-    async def episode() -> None:
-        answer = await client.post("/run", json=row)
-        assert answer.json()["reward"] == 1.0
+    def served(made: Any) -> tuple[Any, httpx.AsyncClient]:
+        agent = made(
+            config=LiveRoomAgentConfig(
+                host="127.0.0.1",
+                port=1,
+                entrypoint="app.py",
+                name="live_room_agent",
+                model_server=ModelServerRef(type="responses_api_models", name="policy_model"),
+                setup=CASE.setup_options,
+            ),
+            server_client=Model(head_server_config=head, global_config_dict=DictConfig({})),
+        )
+        transport = httpx.ASGITransport(agent.setup_webserver())
+        return agent, httpx.AsyncClient(transport=transport, base_url="http://agent")
 
-    return lambda: runner.run(episode())
+    async def episode(client: httpx.AsyncClient) -> Any:
+        del requests[len(CASE.lines) :]
+        answer = (await client.post("/run", json=row)).json()
+        assert answer["reward"] == 1.0
+        return answer
+
+    (_, ours), (trivial, alone) = served(LiveRoomAgent), served(Alone)
+    trivial.told = runner.run(episode(ours))
+    return lambda: runner.run(episode(ours)), lambda: runner.run(episode(alone))
 
 
 def skyrl() -> Play:
@@ -525,10 +594,13 @@ def rllm() -> Play:
     return lambda: runner.run(episode())
 
 
-def agent_lightning() -> Play:
-    """Play a rollout of 1.0 in this process, events posted to the same chat server."""
+def agent_lightning() -> Plays:
+    """Play a rollout of 1.0 in this process, events posted to the same chat server. Alone are the
+    HTTP requests of a rollout, by a plain client."""
     import json
     import os
+
+    import httpx
 
     from livestream_env.adapters.agent_lightning import LiveRoomAgent
 
@@ -536,7 +608,15 @@ def agent_lightning() -> Play:
     os.environ |= {"AGL_OPENAI_BASE_URL": url, "AGL_EVENT_URL": url}
     os.environ["LIVESTREAM_ROW"] = json.dumps(CASE.row.to_json())
     made = type("Agent", (LiveRoomAgent,), {"setup": Setup(**CASE.setup_options)})
-    return lambda: made().run()
+    made().run()
+    bodies = [*_ASKED][-len(CASE.lines) - 2 :]
+
+    def alone() -> None:
+        with httpx.Client(transport=httpx.HTTPTransport(verify=False), trust_env=False) as client:
+            for body in bodies:
+                client.post(f"{url}/chat/completions", content=body).json()
+
+    return lambda: made().run(), alone
 
 
 def areal() -> Play:
@@ -578,36 +658,80 @@ def areal() -> Play:
     return play
 
 
-def verifiers() -> Play:
+def verifiers() -> Plays:
     """Play an episode by verifiers' environment, its interception and its renderer included; the
-    engine's HTTP server, in this process too, costs nothing but itself."""
+    engine's HTTP server, in this process too, costs nothing but itself. Alone, a harness sends the
+    same requests and a task gives the reward."""
     import asyncio
+    from types import ModuleType
 
+    import httpx
     import verifiers.v1 as vf
     from verifiers_for_tests import folder_of, modelled
 
-    sampling = Sampling(CASE)
-    url, _ = _OPEN.enter_context(modelled(CASE, engine=sampling))
+    from livestream_env.adapters import traced
+    from livestream_env.adapters import verifiers as ours
+
+    bodies: list[bytes] = []
+    url, _ = _OPEN.enter_context(modelled(CASE, engine=Sampling(CASE)))
     client = vf.TrainClientConfig(
         base_url=url, renderer={"name": "qwen3"}, renderer_model_name=folder_of("chatml")
     )
     options = {**CASE.setup_options, "comment": list(CASE.row.comment)}
-    told = {"id": "livestream_env", "count": 1, "task": {"setup": options}}
-    env = vf.load_environment(vf.resolve_env_config({"taskset": told}))
-    (task,), loop = env.taskset, asyncio.new_event_loop()
-    context = vf.ModelContext(model="policy", client=client)
-    loop.run_until_complete(_OPEN_ASYNC.enter_async_context(env.serving()))
+    loop, context = asyncio.new_event_loop(), vf.ModelContext(model="policy", client=client)
 
-    def play() -> None:
-        episode = loop.run_until_complete(env.run_episode(task, context))
-        assert episode.traces[0].reward == 1.0
+    class Bearer(traced._Bearer):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            bodies.append(request.content)
+            return await super().handle_async_request(request)
 
-    return play
+    class Task(ours.LiveRoomTask):  # type: ignore[name-defined, misc]
+        async def finalize(self, trace: Any, runtime: Any) -> None:
+            trace.record_reward("reward", 1.0)
+
+    class Rooms(ours.LiveRoomTaskset, vf.Taskset[Task, ours.RoomsConfig]):  # type: ignore[name-defined, misc]
+        pass
+
+    class Harness(ours.LiveRoomHarness):  # type: ignore[name-defined, misc]
+        async def launch(
+            self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, *_: Any
+        ) -> Any:
+            async with httpx.AsyncClient(transport=traced._Bearer(secret)) as http:
+                for body in bodies:
+                    (await http.post(f"{endpoint}/chat/completions", content=body)).json()
+            return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+    alone = sys.modules["rooms_alone"] = ModuleType("rooms_alone")
+    seats = type("LiveRoomSeats", (ours.LiveRoomSeats,), {})
+    for one in (Rooms, Harness, seats):
+        one.__module__ = "rooms_alone"
+        setattr(alone, one.__name__, one)
+    alone.__all__ = ["Rooms", "Harness", "LiveRoomSeats"]
+
+    def made(name: str) -> Play:
+        told = {"id": name, "count": 1, "task": {"setup": options}}
+        env = vf.load_environment(vf.resolve_env_config({"taskset": told}))
+        (task,) = env.taskset
+        loop.run_until_complete(_OPEN_ASYNC.enter_async_context(env.serving()))
+
+        def play() -> None:
+            episode = loop.run_until_complete(env.run_episode(task, context))
+            assert episode.traces[0].reward == 1.0, episode.traces[0].errors
+
+        return play
+
+    play = made("livestream_env")
+    was, traced._Bearer = traced._Bearer, Bearer
+    play()
+    traced._Bearer = was
+    return play, made("rooms_alone")
 
 
-def art() -> Play:
-    """Play a row through ART's client of the same chat server, and make its trajectory."""
+def art() -> Plays:
+    """Play a row through ART's client of the same chat server, and make its trajectory. Alone, the
+    client sends the same requests, and the same trajectory is made."""
     import asyncio
+    import json
 
     import art
 
@@ -621,11 +745,22 @@ def art() -> Play:
     def play() -> None:
         assert loop.run_until_complete(rollout(model, CASE.row)).reward == 1.0
 
-    return play
+    told = dict(loop.run_until_complete(rollout(model, CASE.row)))
+    bodies = [json.loads(body) for body in [*_ASKED][-len(CASE.lines) :]]
+
+    async def episode() -> None:
+        completions = model.openai_client().chat.completions
+        for body in bodies:
+            given = {key: body[key] for key in ("model", "messages")}
+            others = {key: body[key] for key in body.keys() - given.keys()}
+            await completions.create(**given, extra_body=others)
+        art.Trajectory(**told)
+
+    return play, lambda: loop.run_until_complete(episode())
 
 
 CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat, "chat ids": core_chat_ids}
-TRAINERS: dict[str, tuple[str, Callable[[], Play]]] = {
+TRAINERS: dict[str, tuple[str, Callable[[], Play | Plays]]] = {
     "agent_lightning": ("chat", agent_lightning),
     "areal": ("tokens", areal),
     "art": ("chat ids", art),
@@ -660,16 +795,25 @@ def main(names: Sequence[str]) -> None:
     assert len(said_in(expected(CASE)["messages"])) == len(CASE.lines)
     for name in names:
         form, make = TRAINERS[name]
-        core, adapter = CORES[form](), make()
-        core(), adapter()
-        pairs = [(cpu_ms(core), cpu_ms(adapter)) for _ in range(REPEATS)]
-        ours = statistics.median(ms for ms, _ in pairs)
-        theirs = statistics.median(ms for _, ms in pairs)
-        ratio = statistics.median(b / a for a, b in pairs)
-        print(
+        core, made = CORES[form](), make()
+        plays = [core, *(made if isinstance(made, tuple) else (made,))]
+        for play in plays:
+            play()
+        rows = [[cpu_ms(play) for play in plays] for _ in range(REPEATS)]
+        ours, theirs, *alone = map(statistics.median, zip(*rows, strict=True))
+        ratio = statistics.median(row[1] / row[0] for row in rows)
+        told = (
             f"{name:<12} {1e3 / theirs:6.0f} episodes a CPU-second, the core {1e3 / ours:6.0f}"
             f" ({form}): {ratio:.2f} x the cost"
         )
+        if alone:
+            over = statistics.median(row[1] / row[2] for row in rows)
+            rest = statistics.median((row[1] - row[2]) / row[0] for row in rows)
+            told += (
+                f"; {over:.2f} x over the trainer alone, {alone[0]:.1f} of {theirs:.1f} ms;"
+                f" the rest is {rest:.2f} x the core"
+            )
+        print(told, flush=True)
 
 
 if __name__ == "__main__":
