@@ -280,6 +280,7 @@ def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Groundi
     if act == "ignore" or not _says_something(reading, one.text, act):
         return 0.0
     is_dodge = dodges(claim.kind for claim in reading.claims[number])
+    is_dodge = is_dodge and not _tells(reading, number, grounding)
     if act == "answer":
         told = _stated(reading, number, ask, grounding)
         return 0.0 if is_dodge and not ask.facts else told
@@ -288,8 +289,17 @@ def _acted(reading: Reading, number: int, ask: Ask, act: str, grounding: Groundi
         return float(asks(one.text)) * (sum(slots) / len(slots) if slots else 1.0)
     if act == "hand_off":
         return float(one.hands_off and (not is_dodge or _SOMEONE.search(one.text) is not None))
-    tells = any(is_stated(reading, number, fact, grounding) for fact in ask.facts)
-    return float((tells or not is_dodge) and (act == "chat" or not _must_nots(reading)))
+    return float(not is_dodge and (act == "chat" or not _must_nots(reading)))
+
+
+def _tells(reading: Reading, number: int, grounding: Grounding) -> bool:
+    """Whether a reply states a fact that a round asks for, so that it is no dodge."""
+    return any(
+        is_stated(reading, number, fact, grounding)
+        for i, _, ask in reading.asks()
+        for fact in ask.facts
+        if i == number and fact.kind != "unknown"
+    )
 
 
 def _says_something(reading: Reading, text: str, act: str) -> bool:

@@ -380,6 +380,15 @@ def test_what_is_sold_is_not_to_be_had_for_no_reply() -> None:
         assert value("helpfulness", room, (search, RULE), named) == 0.0
 
 
+def test_a_reply_that_states_a_fact_and_refers_to_the_page_is_no_dodge() -> None:
+    answer = {**SHIPPING, "facts": [{**SHIPPING["facts"][0], "text": ["付款后"]}]}
+    thanks = {"intent": "闲聊", "acts": ["chat"]}
+    room = keyed(answer, thanks, text="主播真好看，啥时候寄")
+    calls = (FAQ, ("get_reply_rule", {"intent": ["物流", "闲聊"]}))
+    assert value("helpfulness", room, calls, "谢谢宝宝，付款后就寄，具体以商品页面为准哦") == 1.0
+    assert value("helpfulness", room, calls, "谢谢宝宝，具体以商品页面为准哦") == 0.0
+
+
 def test_words_of_ones_own_are_a_reply_to_what_no_fact_answers() -> None:
     declined = keyed({"intent": "闲聊", "acts": ["decline"]}, text="能再便宜点吗")
     calls = (("get_reply_rule", {"intent": "闲聊"}),)
