@@ -35,10 +35,12 @@ def kappa(
     """Return Cohen's kappa of a confusion table; `None` where chance alone makes raters agree.
 
     Raises:
-        ValueError: `weights` is unknown.
+        ValueError: `weights` is unknown, or the table none of counts.
     """
     if weights not in ("plain", "quadratic"):
         raise ValueError(f"no weights `{weights}`; give `plain` or `quadratic`")
+    if table.ndim != 2 or len(set(table.shape)) > 1 or (table < 0).any():
+        raise ValueError(f"a table of shape {table.shape} is no square one of counts from 0")
     n = table.sum()
     if not n:
         return None
@@ -51,7 +53,13 @@ def kappa(
 
 
 def wilson(successes: int, n: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """Return the Wilson interval of a share, 95 % by default; (0, 1) where n is 0."""
+    """Return the Wilson interval of a share, 95 % by default; (0, 1) where n is 0.
+
+    Raises:
+        ValueError: there are more successes than n, or less than none.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}; give from 0 to n")
     if not n:
         return 0.0, 1.0
     share, z2 = successes / n, z * z / n
@@ -73,9 +81,9 @@ def retest(first: Sequence[float], second: Sequence[float]) -> Repeated | None:
     """Compare the scores of two rounds on the same cases; `None` where there is no case.
 
     Raises:
-        ValueError: the rounds are not of the same length.
+        ValueError: the rounds are not of the same length, or a score is no number.
     """
-    apart = np.array([a - b for a, b in zip(first, second, strict=True)])
+    apart = _finite("scores", [a - b for a, b in zip(first, second, strict=True)])
     if not apart.size:
         return None
     return Repeated(float(np.mean(apart == 0)), float(np.sqrt(np.mean(apart**2) / 2)))
@@ -83,12 +91,20 @@ def retest(first: Sequence[float], second: Sequence[float]) -> Repeated | None:
 
 def noise_of_mean(noise: float, votes: int) -> float:
     """Return the noise of the mean of several votes, where their errors are independent."""
+    if votes < 1:
+        raise ValueError(f"`votes` is {votes}; it is 1 or more")
     return noise / math.sqrt(votes)
 
 
 def majority_right(share: float, votes: int) -> float:
     """Return how often the majority of an odd number of independent votes is right, each of which
-    is with probability `share`."""
+    is with probability `share`.
+
+    Raises:
+        ValueError: `votes` is even, or `share` is no probability.
+    """
+    if votes % 2 == 0 or votes < 1 or not 0 <= share <= 1:
+        raise ValueError(f"{votes} votes, each right with {share}; give an odd number and a share")
     return sum(
         math.comb(votes, right) * share**right * (1 - share) ** (votes - right)
         for right in range(votes // 2 + 1, votes + 1)
@@ -99,7 +115,12 @@ def signal_left(spread: float, noise: float) -> float | None:
     """Return the correlation of noisy scores with the truth, whose spread in a group is given.
 
     `None` where nothing varies.
+
+    Raises:
+        ValueError: one of them is no number from 0.
     """
+    if not (0 <= spread < math.inf and 0 <= noise < math.inf):
+        raise ValueError(f"a spread of {spread} and a noise of {noise}; give numbers from 0")
     total = math.hypot(spread, noise)
     return spread / total if total else None
 
@@ -145,11 +166,18 @@ def length_slope(lengths: Sequence[int], values: Sequence[float]) -> float | Non
     """Return what 100 more characters add to a value, by least squares; `None` for one length.
 
     Raises:
-        ValueError: there is not one value for each length.
+        ValueError: there is not one number for each length.
     """
     if len(lengths) != len(values):
         raise ValueError(f"{len(lengths)} lengths have {len(values)} values; give one for each")
     if len(set(lengths)) < 2:
         return None
-    x, y = np.asarray(lengths, dtype=float) / 100, np.asarray(values, dtype=float)
+    x, y = _finite("lengths", lengths) / 100, _finite("values", values)
     return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+
+
+def _finite(name: str, values: Sequence[float]) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"the {name} hold what is no finite number; leave such rows out")
+    return array

@@ -4,18 +4,22 @@ Trainers share the name GRPO and not its numbers: they differ in the standard de
 added to it, and in what a group of one gets. A preset does what its trainer does.
 
 None or NaN is a missing reward, not a reward of 0: it is out of every mean, and NaN comes out.
+
+Sums and squares are taken of rewards divided by a power of two, which changes no digit, so they do
+not overflow; an advantage that is itself too large for a float raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from livestream_env.errors import did_you_mean
+from livestream_env.errors import EmptyMaskError, did_you_mean
 
 FloatArray: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Sequence[float | None] | NDArray[Any]
@@ -96,6 +100,20 @@ PRESETS: dict[str, Preset] = {
 """The presets by name."""
 
 
+@contextmanager
+def no_overflow() -> Iterator[None]:
+    """Raise `ValueError` where a number grows beyond what a float holds."""
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except FloatingPointError as error:
+        raise ValueError(
+            "rewards, weights or costs are so large that a float cannot hold what is made of them;"
+            " scale them down"
+        ) from error
+
+
+@no_overflow()
 def group_advantages(
     rewards: Values,
     preset: str | Preset = "verl",
@@ -117,7 +135,9 @@ def group_advantages(
         lengths: the trained tokens of each row, for presets that whiten over tokens; 1 without.
 
     Raises:
-        ValueError: an infinite reward, an unknown preset, or arguments of different lengths.
+        ValueError: an infinite reward or advantage, an unknown preset, or arguments of different
+            lengths.
+        EmptyMaskError: `lengths` leaves no token to whiten over.
     """
     rule = preset if isinstance(preset, Preset) else _find_preset(preset)
     values = to_array(rewards)
@@ -143,17 +163,31 @@ def _find_preset(name: str) -> Preset:
 def _advantages(
     values: FloatArray, codes: NDArray[np.intp], counts: NDArray[np.intp], rule: Preset
 ) -> FloatArray:
-    means = _means(values, codes, counts)
-    centred = values - means[codes]
-    divisors = _divisors(centred, codes, counts, means, rule)
+    scaled, powers = _scaled(values, codes, counts)
+    means = _means(scaled, codes, counts)
+    centred = scaled - means[codes]
+    divisors = _divisors(centred, codes, counts, means, powers, rule)
     divisors[flat_groups(values, codes, counts)] = 0
-    gains = _leads(values, codes) if rule.best_only else centred
+    gains = _leads(scaled, codes) if rule.best_only else centred
     by = divisors[codes]
     advantages = np.divide(gains, by, out=np.zeros_like(gains), where=by > 0)
+    if rule.divisor in ("none", "leave_one_out"):
+        advantages = np.ldexp(advantages, powers[codes])
     if rule.alone == "reward":
         alone = counts[codes] == 1
         advantages[alone] = values[alone]
     return advantages
+
+
+def _scaled(
+    values: FloatArray, codes: NDArray[np.intp], counts: NDArray[np.intp]
+) -> tuple[FloatArray, NDArray[np.int32]]:
+    """Divide each group that leaves [-1, 1] by the power of two that brings it there; and return
+    the powers."""
+    highest = np.zeros(len(counts))
+    np.maximum.at(highest, codes, np.abs(values))
+    powers = np.maximum(np.frexp(highest)[1], 0)
+    return np.ldexp(values, -powers[codes]), powers
 
 
 def _means(values: FloatArray, codes: NDArray[np.intp], counts: NDArray[np.intp]) -> FloatArray:
@@ -166,6 +200,7 @@ def _divisors(
     codes: NDArray[np.intp],
     counts: NDArray[np.intp],
     means: FloatArray,
+    powers: NDArray[np.int32],
     rule: Preset,
 ) -> FloatArray:
     """Return what each group's gains are divided by; 0 where it gets nothing."""
@@ -177,7 +212,8 @@ def _divisors(
         return (counts - 1) / np.maximum(counts, 1)
     squares = np.bincount(codes, centred**2, minlength=len(counts))
     stds = np.sqrt(squares / np.maximum(counts - rule.ddof, 1))
-    return np.where(stds > rule.min_std, stds + rule.epsilon, 0)
+    lowest, added = np.ldexp(rule.min_std, -powers), np.ldexp(rule.epsilon, -powers)
+    return np.where(stds > lowest, stds + added, 0)
 
 
 def _leads(values: FloatArray, codes: NDArray[np.intp]) -> FloatArray:
@@ -194,10 +230,12 @@ def flat_groups(
     values: FloatArray, codes: NDArray[np.intp], counts: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
     """Return which groups hold equal values but for the noise of floats; shape (len(counts),)."""
+    scaled, powers = _scaled(values, codes, counts)
     highest, lowest = np.full(len(counts), -np.inf), np.full(len(counts), np.inf)
-    np.maximum.at(highest, codes, values)
-    np.minimum.at(lowest, codes, values)
-    tolerance = 1e-6 * np.maximum(1, np.abs(_means(values, codes, counts)))
+    np.maximum.at(highest, codes, scaled)
+    np.minimum.at(lowest, codes, scaled)
+    one = np.ldexp(1.0, -powers)
+    tolerance = 1e-6 * np.maximum(one, np.abs(_means(scaled, codes, counts)))
     return np.asarray(highest - lowest <= tolerance)
 
 
@@ -214,27 +252,41 @@ def is_flat(rewards: Values, groups: Ids | None = None) -> NDArray[np.bool_]:
     return flat_groups(values[known], codes[known], counts)[codes]
 
 
+@no_overflow()
 def whiten(values: FloatArray, lengths: Sequence[int] | None = None) -> FloatArray:
     """Shift and scale to mean 0 and variance 1 over tokens, as verl's `masked_whiten` does.
 
     `lengths`, shape (N,), says how many tokens share each value; NaN counts nowhere.
     """
-    centred, variance = centre(values, lengths)
-    return np.asarray(centred / np.sqrt(variance + 1e-8))
+    centred, deviation = centre(values, lengths)
+    return np.asarray(centred / np.hypot(deviation, 1e-4))
 
 
 def centre(values: FloatArray, lengths: Sequence[int] | None = None) -> tuple[FloatArray, float]:
-    """Return the values without their mean over tokens, and their sample variance over tokens."""
+    """Return the values without their mean over tokens, and their standard deviation over tokens.
+
+    Raises:
+        ValueError: a length below 0.
+        EmptyMaskError: no value that is there has a token.
+    """
     tokens = np.ones(len(values)) if lengths is None else np.array(lengths, dtype=np.float64)
     check_length("lengths", tokens, len(values))
+    if not (tokens >= 0).all():
+        raise ValueError(f"`lengths` holds {tokens.min():g}; give the number of trained tokens")
     tokens = np.where(np.isnan(values), 0, tokens)
     total = tokens.sum()
-    if not total:
+    if np.isnan(values).all():
         return values.copy(), 0.0
-    centred = values - np.nansum(values * tokens) / total
-    return centred, float(np.nansum(centred**2 * tokens) / max(total - 1, 1))
+    if not total:
+        raise EmptyMaskError("all `lengths` are 0: no token is trained; leave such batches out")
+    power = max(np.frexp(np.nanmax(np.abs(values)))[1], 0)
+    scaled = np.ldexp(values, -power)
+    scaled -= np.nansum(scaled * tokens) / total
+    variance = np.nansum(scaled**2 * tokens) / max(total - 1, 1)
+    return np.ldexp(scaled, power), float(np.ldexp(np.sqrt(variance), power))
 
 
+@no_overflow()
 def length_adjusted(
     rewards: Values,
     costs: Mapping[str, Values],
@@ -245,10 +297,11 @@ def length_adjusted(
     """Take from each reward what its rollout cost, beside the costliest of its group.
 
     r' = r - mean(r) * sum of weight * cost / max(cost), which prime-rl puts before the group's
-    mean is taken away; costs are output tokens, input tokens or turns; shape (N,).
+    mean is taken away; costs are output tokens, input tokens or turns; shape (N,). A row that
+    lacks a cost is missing.
 
     Raises:
-        ValueError: a cost without a weight, or a weight without a cost.
+        ValueError: a cost without a weight, or a weight without a cost; a result that is infinite.
     """
     values = to_array(rewards)
     codes = group_codes(groups, len(values))
@@ -262,7 +315,9 @@ def length_adjusted(
         np.fmax.at(highest, codes[known], cost[known])
         by = highest[codes]
         share += weight * np.divide(cost, by, out=np.zeros_like(cost), where=by > 0)
-    return np.asarray(values - _means(values[known], codes[known], counts)[codes] * share)
+    scaled, powers = _scaled(values[known], codes[known], counts)
+    means = np.ldexp(_means(scaled, codes[known], counts), powers)
+    return np.asarray(values - means[codes] * share)
 
 
 def to_array(values: Values, name: str = "rewards") -> FloatArray:
@@ -316,4 +371,12 @@ def matched(named: Mapping[str, Any], weights: Mapping[str, float] | None) -> Ma
         name = min(wrong)
         missing, known = ("weight", weights) if name in named else ("values", named)
         raise ValueError(f"`{name}` has no {missing}; give both.{did_you_mean(name, known)}")
+    for name, weight in weights.items():
+        check_finite(f"weights[{name!r}]", weight)
     return weights
+
+
+def check_finite(name: str, value: float) -> None:
+    """Raise unless it is a number, and no infinity."""
+    if not np.isfinite(value):
+        raise ValueError(f"`{name}` is {value}; give a finite number")

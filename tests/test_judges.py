@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import multiprocessing
 import pickle
 import re
@@ -1010,6 +1011,27 @@ def test_majority_and_noise_of_several_votes() -> None:
 def test_labels_that_are_no_classes_are_refused(truth: list[Any], given: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"whole numbers from 0 to 2|longer than"):
         confusion(truth, given, 3)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda: wilson(11, 10),
+        lambda: wilson(-1, 10),
+        lambda: noise_of_mean(0.2, 0),
+        lambda: majority_right(0.8, 2),
+        lambda: majority_right(1.5, 3),
+        lambda: retest([math.nan], [1.0]),
+        lambda: length_slope([1, 2], [math.nan, 1.0]),
+        lambda: signal_left(-1, 1),
+        lambda: signal_left(math.nan, 1),
+        lambda: kappa(np.array([[1, -1], [0, 1]])),
+        lambda: kappa(np.ones((2, 3), dtype=np.int64)),
+    ],
+)
+def test_figures_of_what_cannot_be_are_refused(asked: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"give |leave such rows out|1 or more|no square one"):
+        asked()
 
 
 def test_figures_of_rows_that_do_not_match_are_refused() -> None:
