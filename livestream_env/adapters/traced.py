@@ -83,7 +83,10 @@ class TracedSeat:
         if any(event.kind == "context_full" for event in action.events):
             self.nodes.append(None)
             return action
-        node = self.trace.nodes[self.trace.calls[-1].node]
+        call = self.trace.calls[-1]
+        node = self.trace.nodes[call.node]
+        if node.token_ids and call.finish_reason is None:
+            raise ChatError("the server stopped the answer, as where it aborts a request")
         self.nodes.append(node)
         return self._as_sampled(action, node, messages, tools) if node.token_ids else action
 

@@ -46,7 +46,7 @@ import livestream_env as le
 from livestream_env.adapters.setup import task_rows
 from livestream_env.adapters.verifiers import taskset_class
 from livestream_env.masking import REPLY
-from livestream_env.tokens import TokenSequence
+from livestream_env.tokens import Sampled, TokenSequence
 from livestream_env.types import Rewards, Score
 
 JINJA = {"name": "default", "tool_parser": "qwen3"}
@@ -363,6 +363,21 @@ def test_a_model_that_fails_one_of_two_agents_fails_both() -> None:
     assert {trace.agent.name for trace in episode.traces} == {"tool_caller", "replier"}
     assert not any(trace.ok or trace.rewards for trace in episode.traces)
     assert "ProviderError" in errors_of(episode)
+
+
+@pytest.mark.row("R45")
+@pytest.mark.parametrize("name", ["looked up", "two agents"])
+def test_an_answer_that_the_server_aborts_is_no_reward(name: str) -> None:
+    case = CASES[name]
+    agent = next(iter(case.families))
+
+    def aborts(ids: tuple[int, ...], stop: tuple[int, ...]) -> Sampled:
+        return replace(case.samples(ids, agent), stop="abort")
+
+    episode = Played(case, model={agent: {"engine": aborts}}).episode()
+    assert not episode.ok
+    assert "the server stopped the answer" in errors_of(episode)
+    assert not any(trace.rewards for trace in episode.traces)
 
 
 def no_verdict(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
