@@ -57,6 +57,7 @@ class Figure:
 
 _HAN = "一二两三四五六七八九十百千万亿零〇俩仨"
 _HAN_DIGIT = "一二三四五六七八九"
+_HAN_DIGITS = "零" + _HAN_DIGIT
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     " sixteen seventeen eighteen nineteen"
@@ -155,8 +156,8 @@ _CENTS = re.compile(
 )
 _MONEY_TAIL = re.compile("[来多]?钱|整|人民币")
 _TENTHS = re.compile(  # 一米八, 一米八三, 两尺二
-    rf"[{_HAN_DIGIT}]{{1,2}}(?![{_HAN}点])(?!\s?(?:{PIECE}|[天年号分秒小元毛折克米升度瓦码寸]))"
-    r"|[1-9](?!\.?[0-9])(?=[的床宽高长深款以左和或跟与、到至，,。!]|\Z)"
+    rf"零[{_HAN_DIGIT}](?![{_HAN}点])|[{_HAN_DIGIT}]{{1,2}}(?![{_HAN}点])(?!\s?(?:{PIECE}|[天年号分秒小元毛折克米升度瓦码寸]))"
+    r"|[1-9](?!\.?[0-9])(?=[的床宽高长深款以左和或跟与、到至，,。!一二两三四五六七八九]|\Z)"
 )
 _SMALLER = dict.fromkeys("米尺升", _TENTHS) | {"斤": re.compile(f"[{_HAN_DIGIT}]两")}
 """What goes on with a size in tenths of its unit: 一斤二两."""
@@ -324,7 +325,7 @@ def _add_size(figure: Figure, text: str, word: str) -> None:
     figure.name = _label("sizes", word)
     tenths = _SMALLER[word].match(text, figure.stop) if word in _SMALLER else None
     if tenths is not None:
-        digits = "".join(str(_HAN_DIGIT.find(c) + 1) if c in _HAN_DIGIT else c for c in tenths[0])
+        digits = "".join(str(_HAN_DIGITS.find(c)) if c in _HAN_DIGITS else c for c in tenths[0])
         figure.value = round(figure.value + float(f"0.{digits.rstrip('两')}"), 2)
         figure.stop = tenths.end()
 

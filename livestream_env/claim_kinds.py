@@ -16,7 +16,7 @@ _AGO = re.compile(" ago(?![a-z])|[之以]?前(?!后)")
 _TIME_OF_DAY = re.compile("/7|x7")
 _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
-    r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|[\u4e00-\u9fff]{1,3}[一二两三四五六1-6]到?[一二两三四五六1-6]?[次顿片粒勺回遍袋杯泵滴]|四季|比一|到晚|一|天"
+    r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|[\u4e00-\u9fff]{1,3}[一二两三四五六1-6]到?[一二两三四五六1-6]?[次顿片粒勺回遍袋杯泵滴]|误差|正负|(?:能|可以)[抽出产排吸制做][\u4e00-\u9fff]{0,2}[0-9一二两三四五六七八九十]|四季|比一|到晚|一|天"
 )
 _MOMENT = re.compile(r"(?:\A|give me|just|hang on|hold on|wait)\s?(?:for )?\Z")
 _OFF_AFTER = re.compile(
@@ -35,6 +35,7 @@ _ALL_OF = re.compile(r"(?<![a-z])(?:all|both|every|the)(?: of the)?\s\Z")
 _KINDS_IN_STOCK = re.compile(
     " (?:sizes|colou?rs|styles|scents|flavou?rs|versions|shades|models)(?![a-z])"
 )
+_LAST = re.compile(r"(?:最后|[还只就仅]剩了?)\Z")
 _LISTED = re.compile(r"\s?(?:[、/]|,? ?(?:and|or|&)|, |和|跟)\s?\Z")
 _DO_IT = re.compile("(?:麻烦|请|建议|记得|最好|可以|要|得|先)[^，]{0,5}\\Z")
 _ORDERED = re.compile("(?:[您你]|咱)(?:这单|那单|的?订单|(?:刚才?)?(?:拍|买|下)的)[^，]{0,8}\\Z")
@@ -225,6 +226,9 @@ class _Reader(Prices):
         return True
 
     def _is_stock(self, figure: Figure) -> bool:
+        if self._is_last_block(figure):
+            figure.kind = "stock"
+            return True
         if figure.unit not in ("bare", "piece", "thing", "pack") or figure.is_ordinal:
             return False
         before, after = self._before(figure, 20), self._after(figure, 44)
@@ -233,6 +237,11 @@ class _Reader(Prices):
             return False
         figure.kind = "stock"
         return True
+
+    def _is_last_block(self, figure: Figure) -> bool:
+        """Tell whether 块 is a unit of pieces: 剩最后两块."""
+        is_few = figure.is_han and figure.value < 10 and self.text[figure.stop - 1] == "块"
+        return is_few and _LAST.search(self._before(figure, 6)) is not None
 
     def _is_chinese_stock(self, figure: Figure, before: str, after: str) -> bool:
         is_bare = figure.unit == "bare"

@@ -42,7 +42,7 @@ class Mention(NamedTuple):
 _HAN = "\u3400-\u9fff\U00020000-\U0003ffff"
 _TOKEN = re.compile(
     rf"(?P<latin>[a-z]+)|(?P<number>[0-9]+(?:\.[0-9]+)?)"
-    rf"|(?P<spoken>[一二两三四五六七八九十百]+(?:点[一二三四五六七八九])?(?=公?[升斤]|毫升|瓦|[罐粒支条袋枚片瓶盒只]))|[{_HAN}]"
+    rf"|(?P<spoken>[一二两三四五六七八九十百]+(?:点[一二三四五六七八九])?(?=公?[升斤]|毫升|瓦|[罐粒支条袋枚片瓶盒只米寸]))|[{_HAN}]"
 )
 _UNITS = {"g": "克", "kg": "公斤", "ml": "毫升", "l": "升", "cm": "厘米", "w": "瓦", "mah": "毫安"}
 _JOINTS = frozenset(("", " ", "-", "/", "+", "·", "&", " & ", "'", ", "))
@@ -81,6 +81,9 @@ _CONTENTS = re.compile(  # has seven frames: what a thing has, not another produ
     r"|two|three|four|five|six|seven|eight|nine|ten|twelve) \Z"
 )
 _ON_OFFER = re.compile(r" (?:left|in stock|available|remaining|here|for|at|to go)(?![a-z])")
+_OTHER_THINGS = frozenset(
+    "枕被垫套杯盒鞋帽衣裤裙袜巾布纸笔灯锅壶碗盘刀膜霜油粉茶酒糖糕饼椅桌柜箱罩毯"
+)
 _OF_SIZE = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)[\u4e00-\u9fffa-z]{0,2}的\Z")
 _ONE = re.compile(r"\sones?(?![a-z])")
 
@@ -199,6 +202,7 @@ class NameIndex:
         self._firsts = frozenset(part[0] for part in self._owners)
         self._heads = {head for name in self._names for head in _heads(name)}
         self._inner = {head for name in self._names for head in _heads(name)[1:]}
+        self._mains = [next(iter(_han_runs(name)), "") for name in self._names]
         self._middle = {
             word for name in self._names for word in re.findall("[a-z]+", name)[1:]
         } - self._heads
@@ -307,7 +311,16 @@ class NameIndex:
             return (self._plain_one(owners) if is_plain else 0) or owners
         if is_weak and not self._is_pointed_at(part, text, first, last):
             return 0
+        if text[last : last + 1] in _OTHER_THINGS and self._is_made_of(part, text[last], owners):
+            return 0
         return 0 if self._is_of_a_thing(part, text, first, last) else owners
+
+    def _is_made_of(self, part: Part, thing: str, owners: int) -> bool:
+        """Tell whether a word inside a name begins that of another thing: 乳胶枕 of 乳胶床垫."""
+        name = self._names[owners.bit_length() - 1]
+        said = "".join(part)
+        is_inside = _HAN_ONLY.fullmatch(said) is not None and said not in self._tails
+        return is_inside and len(said) == 2 and thing not in name and not self._ending_with(part)
 
     def _is_of_a_thing(self, part: Part, text: str, start: int, stop: int) -> bool:
         """Tell whether a word inside a name is used for a thing of its own: trim the wick."""
@@ -359,7 +372,7 @@ class NameIndex:
     def _verdict(self, part: Part) -> tuple[int, bool]:
         """Return whose name a part is, 0 for nobody's, and whether only if pointed at."""
         owners = self._owners[part]
-        its = owners & self._things.get("".join(part), 0)
+        its = owners & (self._things.get("".join(part), 0) or self._ending_with(part))
         if its and not its & (its - 1):  # 玉米 is the corn, not the corn flour
             owners = its
         is_shared = bool(owners & (owners - 1))
@@ -368,6 +381,12 @@ class NameIndex:
         if not is_shared and self._sets_apart(part, owners.bit_length() - 1):
             return owners, False
         return (owners, True) if not is_shared and self._is_weak_name(part) else (0, False)
+
+    def _ending_with(self, part: Part) -> int:
+        """Return as bits the names that a Chinese part ends: 羽毛球, not 羽毛球鞋."""
+        if len(part) < 2 or not _HAN_ONLY.fullmatch(said := "".join(part)):
+            return 0
+        return sum(1 << n for n, run in enumerate(self._mains) if run.endswith(said))
 
     def _is_name(self, part: Part) -> bool:
         if part[-1] in self._heads and (
@@ -405,12 +424,14 @@ class NameIndex:
         han = _han(part)
         if len(part) == 1:
             is_thing = part[0] in self._ends or (_is_latin(part[0]) and len(part[0]) > 2)
-            return is_thing and part[0] not in words.stop
+            is_stop = part[0] in words.stop - words.containers
+            return is_thing and not is_stop
         if part[0][0].isdigit():
             return 2 <= len(part) <= 4 and len(han) == len(part) - 1 and han[-1] not in "装年月"
         return len(han) == len(part) and han not in words.never and han[0] not in _NUMERALS
 
 
+_HAN_ONLY = re.compile(f"[{_HAN}]+")
 _NUMERALS = "一二两三四五六七八九十百千万"
 
 
@@ -457,10 +478,15 @@ def _heads(name: str) -> list[str]:
 _PACKED = re.compile(rf"[一二两三四五六七八九十]+{PIECE}装?$")
 
 
+def _han_runs(name: str) -> list[str]:
+    """Return the runs of Chinese characters of a name without what they are packed in."""
+    runs = [_PACKED.sub("", run) for run in re.findall(f"[{_HAN}]{{2,}}", name)]
+    return [run for run in runs if len(run) > 1]
+
+
 def _han_tails(name: str) -> list[str]:
     """Return the last two Chinese characters of a name's first part and its last: 围巾."""
-    runs = [_PACKED.sub("", run) for run in re.findall(f"[{_HAN}]{{2,}}", name)]
-    runs = [run for run in runs if len(run) > 1]
+    runs = _han_runs(name)
     last = [runs[-1][-2:]] if runs and runs[-1][-1] not in "装版款型色味包袋盒罐片枚支" else []
     return [runs[0][-2:], *last] if runs else []
 

@@ -20,6 +20,7 @@ _DIFFERENCE = re.compile(  # 差一百块: no price of either
 _DIFFERENCE_AFTER = re.compile(
     r" (?:more|less|cheaper|higher|lower)(?= than|\s?[.,!]|\s?\Z| and)|(?:以[内下]|之内)(?!包邮)"
 )
+_SIZE_BEFORE = re.compile(r"(?:克|g|斤|ml|毫升)\Z")
 _ONE_YUAN = re.compile(r"[，,。!/的]|\Z")
 _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
@@ -58,6 +59,10 @@ _OF_A_NAMED = re.compile(f"的[{NAME}]{{1,12}}[也就才要是]?[¥]?")
 _KIND_OF_NAMED = re.compile(  # 泳镜平光六十九
     f"[{NAME}{LINK}](?:的|(?![别不没多少比省贵差加减买拍满共到刚正防抗耐重高长宽厚深约大穿选配能用有可第前后零近远超带每])[\u4e00-\u9fff])"
     "(?![^，]*[度力量率径距围重长高宽深厚数岁时速度幅寸尺码号限声功])[\u4e00-\u9fff]{0,3}\\Z"
+)
+_OF_VARIANT = re.compile(
+    r"(?:[和跟、][0-9]{1,4}){0,3}(?:的|码)?(?:都|也|还|就|全|已经){0,2}"
+    r"(?:没[了货有]|[断缺]|卖[完光空]|有[货的]?(?=[，,。;!呢哦哈]|\Z)|售罄|[还只就]剩|剩(?!下的)|不多)"
 )
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
@@ -153,6 +158,8 @@ class Prices:
             return True
         if before.endswith(" or ") and _ON_TERMS.match(after) and self._has_price(figure):
             return True  # 14 bucks or 12 if you take two
+        if after.startswith((" each", " apiece")) and self._has_price(figure):
+            return True  # two for $15 or nine each
         if _CENTS_SHOWN.search(self.text[figure.start : figure.stop]):
             return True
         if after.strip() and not self.words["price.bare_after"].match(after):
@@ -190,6 +197,8 @@ class Prices:
         is_first = not before.strip() or before[-1] in _NAMED
         if figure.value in _MEMORIES and after.startswith(("的", "g", "版")):
             return False
+        if figure.partner is None and _OF_VARIANT.match(after):
+            return False  # 152和156都没了
         if is_first and _DECIMAL.search(shape) and re.match("[一-鿿]", after):
             return True  # 9.9试吃装
         if not self.words["price.bare_after"].match(after):
@@ -212,7 +221,10 @@ class Prices:
 
     def _follows_a_price(self, figure: Figure) -> bool:
         """Tell whether the clause before ends with a price."""
-        last = self.figures[figure.place - 1] if figure.place else figure
+        last = next(
+            (f for f in self.figures[: figure.place][:-_NEAR:-1] if f.clause < figure.clause),
+            figure,
+        )
         is_price = last.kind.startswith("price") and last.clause == figure.clause - 1
         return is_price and not self._after(last, 4)[:-1].strip("元块钱")
 
@@ -262,6 +274,8 @@ class Prices:
         """Tell whether 一块 means together and not one yuan."""
         if not (figure.is_han and figure.value == 1 and figure.name == "块"):
             return False
+        if _SIZE_BEFORE.search(self._before(figure, 6)):
+            return True  # 两百克一块
         is_money = self.text[figure.stop - 1] == "钱" or _ONE_YUAN.match(self._after(figure, 3))
         return not is_money
 
@@ -326,7 +340,11 @@ class Prices:
         if self.language == "en":
             is_plain = count.unit == "bare" or count.unit == "piece"
             return is_plain and _ENGLISH_BUYS.fullmatch(gap) is not None
-        if count.unit != "piece" or self.zh["count.container"].search(self._before(count, 14)):
+        if (
+            count.unit != "piece"
+            or gap.startswith("套")
+            or self.zh["count.container"].search(self._before(count, 14))
+        ):
             return False
         return _BUYS.fullmatch(gap) is not None and not _AS_SOLD.match(gap)
 

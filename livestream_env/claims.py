@@ -240,7 +240,13 @@ class _Scene:
                 yield found
             if found.kind == "stock":
                 counted.append((found.start, min(found.stop + reach, self._stop(found))))
+        given: set[int] = set()
         for found in promises:
+            if (found.kind, found.value) == ("gift", "yes"):  # 送琴凳送耳机 are of one product
+                clause = self._clause(found.start)
+                if clause in given:
+                    continue
+                given.add(clause)
             is_stock = (found.kind, found.value) == ("stock", "in")
             if not (is_stock and _overlaps(counted, found.start, found.stop + 3)):
                 yield found
@@ -269,7 +275,7 @@ class _Scene:
         if figure.kind not in ("size", "count"):
             return False
         text = self.reading.text
-        behind = text[figure.stop : figure.stop + 2].removeprefix("的")[:1]
+        behind = text[figure.stop : figure.stop + 2].removeprefix("的").lstrip()[:1]
         is_beside = NAME in (behind, text[max(0, figure.start - 1) : figure.start])
         shown = text[figure.start : figure.stop], number_text(figure.value) + figure.name
         return is_beside and any(map(self.index.has_part, shown))
