@@ -25,6 +25,7 @@ from livestream_env.group_norms import (
     group_codes,
     matched,
     named_arrays,
+    no_overflow,
     to_array,
     whiten,
 )
@@ -40,6 +41,7 @@ from livestream_env.turn_credit import rae as rae
 from livestream_env.turn_credit import to_step_rewards as to_step_rewards
 
 
+@no_overflow()
 def agent_advantages(
     rewards: Mapping[str, Values],
     groups: Ids | None = None,
@@ -64,6 +66,7 @@ def agent_advantages(
     return {agent: group_advantages(shared, preset, groups=groups) for agent in values}
 
 
+@no_overflow()
 def sum_then_normalize(
     rewards: Mapping[str, Values],
     *,
@@ -80,6 +83,7 @@ def sum_then_normalize(
     return group_advantages(np.asarray(total), preset, groups=groups)
 
 
+@no_overflow()
 def normalize_then_sum(
     rewards: Mapping[str, Values],
     *,
@@ -104,8 +108,8 @@ def normalize_then_sum(
     total = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
     if not whitens:
         return total
-    centred, variance = centre(total)
-    return np.asarray(centred / (math.sqrt(variance) + 1e-4))
+    centred, deviation = centre(total)
+    return np.asarray(centred / (deviation + 1e-4))
 
 
 def gdpo(
@@ -130,7 +134,8 @@ def credit_sign_error(mixed: Values, per_agent: Mapping[str, Values]) -> float:
     own = np.array(list(named_arrays(per_agent).values()))
     shared = to_array(mixed, "mixed")
     check_length("mixed", shared, own.shape[1])
-    products = (own * shared)[~np.isnan(own * shared)]
+    products = np.sign(own) * np.sign(shared)
+    products = products[~np.isnan(products)]
     return float((products < 0).mean()) if products.size else math.nan
 
 
@@ -201,6 +206,7 @@ def failure_bias(
     return bias
 
 
+@no_overflow()
 def measured_bias(
     failed: Sequence[bool], feature: Values, *, permutations: int = 1999, seed: int = 0
 ) -> FailureBias:
@@ -212,7 +218,7 @@ def measured_bias(
     rows, failures = len(values), int(is_failed.sum())
     if not 0 < failures < rows or not np.ptp(values):
         return FailureBias(math.nan, 1.0)
-    centred, variance = centre(values)
+    centred, of_feature = centre(values)
     random = np.random.default_rng(seed)
     drawn = [
         centred[random.choice(rows, failures, replace=False, shuffle=False)].sum()
@@ -222,5 +228,5 @@ def measured_bias(
     seen = float(centred[is_failed].sum())
     as_extreme = np.abs(drawn) >= abs(seen) - 1e-9 * float(np.abs(centred).max())
     rate = failures / rows
-    deviation = math.sqrt(variance * (rows - 1) / rows * rate * (1 - rate))
+    deviation = of_feature * math.sqrt((rows - 1) / rows * rate * (1 - rate))
     return FailureBias(seen / rows / deviation, float(1 + as_extreme.sum()) / (1 + permutations))

@@ -16,10 +16,12 @@ from livestream_env.group_norms import (
     Ids,
     Preset,
     Values,
+    check_finite,
     check_length,
     group_advantages,
     group_codes,
     named_arrays,
+    no_overflow,
     to_array,
 )
 
@@ -42,11 +44,13 @@ def to_step_rewards(
     return [np.array([arrays[agent][i] for agent in row]) for i, row in enumerate(turns)]
 
 
+@no_overflow()
 def discounted_returns(rewards: Values, gamma: float) -> FloatArray:
     """Return R_t = r_t + gamma R_(t+1) of one trajectory; shape (T,).
 
     With the verifier's scores and gamma .3 it is the turn reward of MAPoRL (arXiv 2502.18439).
     """
+    check_finite("gamma", gamma)
     values = to_array(rewards)
     return _returns(values, np.zeros(len(values), dtype=np.intp), gamma)
 
@@ -66,6 +70,7 @@ _GIGPO = {"mean": ("dr_grpo", "prime_rl"), "mean_std": ("verl", "roll")}
 """Of each mode the preset of episodes, where one alone keeps its reward, and of steps."""
 
 
+@no_overflow()
 def gigpo(
     step_rewards: Sequence[Values],
     anchors: Sequence[Sequence[Hashable]],
@@ -98,6 +103,8 @@ def gigpo(
     """
     if mode not in _GIGPO:
         raise ValueError(f"no GiGPO mode `{mode}`; give `mean` or `mean_std`")
+    check_finite("gamma", gamma)
+    check_finite("weight", weight)
     of_episodes, of_steps = _GIGPO[mode]
     lengths = [len(row) for row in step_rewards]
     _check_rows("anchors", anchors, lengths)
@@ -170,6 +177,7 @@ def _is_similar(text: str, other: str, ratio: float) -> bool:
     return all(bound() >= ratio for bound in bounds)
 
 
+@no_overflow()
 def mt_grpo(
     turn_rewards: Values,
     outcome_rewards: Values,
@@ -195,7 +203,9 @@ def mt_grpo(
     if form not in defaults:
         raise ValueError(f"no MT-GRPO form `{form}`; give `aae`, `cae` or `atropos`")
     c = defaults[form] if coefficient is None else coefficient
-    turn, outcome = to_array(turn_rewards, "turn_rewards"), to_array(outcome_rewards)
+    check_finite("coefficient", c)
+    turn = to_array(turn_rewards, "turn_rewards")
+    outcome = to_array(outcome_rewards, "outcome_rewards")
     check_length("outcome_rewards", outcome, len(turn))
     added = turn + (c if form == "cae" else 1.0) * outcome
     of_turn, of_outcome, of_both = (
@@ -213,6 +223,7 @@ def mt_grpo(
     return np.where(shown, before, of_both), np.where(shown, of_outcome, of_both)
 
 
+@no_overflow()
 def at_grpo(
     local: Values,
     team: Values,
@@ -227,10 +238,12 @@ def at_grpo(
 
     AT-GRPO (arXiv 2510.11062) samples the candidates of a turn from one state.
     """
+    check_finite("alpha", alpha)
     rewards = alpha * to_array(team, "team") + to_array(local, "local")
     return group_advantages(rewards, preset, groups=list(zip(groups, agents, turns, strict=True)))
 
 
+@no_overflow()
 def rae(
     rewards: Values,
     agents: Sequence[str],
@@ -246,6 +259,8 @@ def rae(
     values = to_array(rewards)
     check_length("agents", agents, len(values))
     averages = dict(baselines or {})
+    for name, value in (("decay", decay), *averages.items()):
+        check_finite(name, value)
     advantages = np.full(len(values), np.nan)
     for i, agent in enumerate(agents):
         if not np.isnan(values[i]):
