@@ -201,9 +201,18 @@ def _two_values(claims: Sequence[Claim], text: str) -> list[str]:
         hedges = _EITHER.search(text, first.stop, second.start) is not None
         if hedges or first.kind != "price.plain":
             found.append(f"two values: {first.label} and {second.label}")
+    hedged = (match.groups() for match in _HEDGED.finditer(fold(text)))
+    found += [f"two values: {one} or {other}" for one, other in hedged if one != other]
     return found
 
 
+_AMOUNT = r"(\d+(?:\.\d+)?)"
+_HEDGED = re.compile(
+    rf"(?:可能|也许|或许|maybe|perhaps)[^\d，。；;]{{0,8}}{_AMOUNT}\s*(?:元|块钱?)?\s*[,，]?\s*"
+    rf"(?:也?可能|也许|或许?者?|要么|or\b|maybe|perhaps)[^\d，。；;]{{0,10}}{_AMOUNT}(?!\.?\d)"
+    r"\s*(?:元|块)"
+)
+"""One amount of money or another, one of which no claim may tell."""
 _EITHER = re.compile(r"或|要么|要不|\bor\b|\beither\b", re.IGNORECASE)
 
 

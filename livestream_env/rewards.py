@@ -188,8 +188,7 @@ class Rubric:
             made = [_without_replier(score) if score.name in repliers else score for score in made]
         elif not any(one.text.strip() or (one.reply and one.reply.skips) for one in reading.rounds):
             made = [_of_no_reply(score) if score.name in repliers else score for score in made]
-        else:
-            made = _gated(reading, made, self.gate)
+        made = _gated(reading, made, self.gate)
         if any(score.name in self.veto and score.value == 0 for score in made):
             made = [_vetoed(score) if score.name in repliers else score for score in made]
         return Rewards(tuple(map(_loudly, made) if self.missing == "none" else made))

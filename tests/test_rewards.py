@@ -253,6 +253,9 @@ def test_a_rule_of_another_products_scope_is_not_asked_for() -> None:
         pytest.param("亲，139.9元", 0.0, id="a longer number"),
         pytest.param("亲，海盐饼干39.9元", 0.0, id="another product's price"),
         pytest.param("亲，39.9元或者29元", 0.0, id="two prices"),
+        pytest.param("亲，可能是39.9也可能是49.9元", 0.0, id="a hedge, the right one first"),
+        pytest.param("亲，可能是49.9也可能是39.9元", 0.0, id="a hedge, the right one last"),
+        pytest.param("亲，也许49.9元，也许39.9元吧", 0.0, id="a hedge in other words"),
         pytest.param("亲，1号链接39.9元，全网最低", 0.0, id="an absolute word"),
         pytest.param("亲，1号链接39.9元，包邮", 0.0, id="a promise without a source"),
         pytest.param("已经帮您置顶了", 0.0, id="an act that was not done"),
@@ -833,6 +836,16 @@ def test_without_a_reply_what_weights_give_to_the_replier_is_nothing_too(reply: 
     rewards = Rubric([style, "efficiency", "rule"], weights=weights)(trajectory, room)
     assert rewards.total("replier") == 0.0
     assert PRESETS["dialogue"](trajectory, room).total() == 0.0
+
+
+def test_without_a_reply_the_gate_shuts_efficiency_out() -> None:
+    room = keyed(PRICE)
+    # .5 * 0 + .3 * process + .2 * 0: without a reply no clause is broken, with an empty one all
+    # but the promise and the length are
+    for reply, process in ((None, 1.0), ("", (0.5 + 1) / 2)):
+        trajectory = played(room, (SEARCH, RULE), reply)
+        total = PRESETS["agent50_30_20"](trajectory, room).total()
+        assert total == pytest.approx(0.3 * process)
 
 
 def test_a_veto_takes_what_weights_give_to_the_replier_too() -> None:
