@@ -24,6 +24,11 @@ def _floats(values: ArrayLike) -> FloatArray:
     return np.asarray(values, dtype=np.float64)
 
 
+def _masked(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Weigh values; one behind the mask is 0, whatever it was: padding may be infinite or NaN."""
+    return np.where(weights == 0, 0, values) * weights
+
+
 def kl(
     logprobs: ArrayLike, reference: ArrayLike, kind: KlKind = "k3", *, limit: float | None = None
 ) -> FloatArray:
@@ -57,7 +62,7 @@ def gspo_ratio(logprobs: ArrayLike, old_logprobs: ArrayLike, mask: ArrayLike) ->
     (GSPO, arXiv 2507.18071).
     """
     weights = _floats(mask)
-    difference = (_floats(logprobs) - _floats(old_logprobs)) * weights
+    difference = _masked(_floats(logprobs), weights) - _masked(_floats(old_logprobs), weights)
     return np.asarray(np.exp(difference.sum(axis=-1) / np.maximum(weights.sum(axis=-1), 1)))
 
 
@@ -94,7 +99,7 @@ def aggregate(
         EmptyMaskError: nothing is trained.
     """
     weights = _floats(mask)
-    sums = (_floats(losses) * weights).sum(axis=-1)
+    sums = _masked(_floats(losses), weights).sum(axis=-1)
     tokens = weights.sum(axis=-1)
     trained = tokens > 0
     if not trained.any():

@@ -115,3 +115,13 @@ def test_a_mask_without_trained_tokens_and_an_unknown_aggregation_are_refused():
 def test_overlong_replies_are_punished_from_the_buffer_on():
     lengths = [100, 16384, 18432, 20480, 22528]
     assert overlong(lengths).tolist() == [0, 0, -0.5, -1, -1.5]
+
+
+@pytest.mark.parametrize("padding", [math.nan, -math.inf])
+def test_what_is_behind_the_mask_counts_nowhere(padding):
+    # means of 1 and 3, and of 2: 6 / 3 over tokens, (2 + 2) / 2 over sequences
+    losses, mask = [[1, 3], [2, padding]], [[1, 1], [1, 0]]
+    assert aggregate(losses, mask, "token-mean") == 2
+    assert aggregate(losses, mask, "seq-mean-token-mean") == 2
+    ratios = gspo_ratio([[-1, padding]], [[-1.5, padding]], [[1, 0]])
+    assert ratios.tolist() == pytest.approx([math.exp(0.5)])
