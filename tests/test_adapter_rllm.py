@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -78,6 +79,13 @@ def test_a_failed_environment_raises(name: str) -> None:
 
 def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
     assert_closed(play)
+
+
+def test_a_flow_is_sent_to_the_trainers_process() -> None:
+    flow = RoomFlow("snacks", masker=REPLY, embedder="lexical", types=TYPES)
+    sent = pickle.loads(pickle.dumps(flow))
+    assert sent.setup.agents == {"host": REPLY}
+    assert sent.setup.options == flow.setup.options
 
 
 def no_verdict(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,19 @@ def test_what_was_played_is_logged(tmp_path: object) -> None:
     (line,) = le.read_log(str(tmp_path)).lines
     assert (line.step, line.policy_version, line.trajectory) == (4, "2", trajectory)
     assert setup.metrics([trajectory])
+
+
+def test_a_setup_is_sent_to_other_processes_as_its_arguments(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    given = {"masker": "reply", "max_turns": 3, "log_dir": folder, "log_every": 2}
+    setup = Setup("snacks", embedder="lexical", **given)  # type: ignore[arg-type]
+    row = setup.row({"seed": 1})
+    before = played(setup, row)
+    sent = pickle.loads(pickle.dumps(setup))
+    assert (sent.room, sent.agents, sent.options) == (setup.room, setup.agents, setup.options)
+    assert (sent.log.folder, sent.log.every) == (tmp_path, 2)
+    assert sent.log.path != setup.log.path  # type: ignore[union-attr]
+    assert played(sent, row).messages == before.messages
 
 
 def test_maskers_are_named_or_the_names_are_told() -> None:

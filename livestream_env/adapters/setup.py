@@ -132,7 +132,7 @@ class Setup:
         *,
         agents: Mapping[str, Masker | str] | None = None,
         masker: Masker | str | None = None,
-        log_dir: str | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         log_every: int = 1,
         **options: Any,
     ) -> None:
@@ -155,6 +155,14 @@ class Setup:
         self._patterns: dict[str | None, LiveRoomEnv] = {}
         self._lock = threading.Lock()
         self.make_env(room)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the arguments: each process reads rooms, and writes a file of the log, by itself."""
+        given: dict[str, Any] = {"agents": self.agents, **self.options}
+        if self.log is not None:
+            given |= {"log_dir": self.log.folder, "log_every": self.log.every}
+        again = functools.partial(Setup, self.room, **given)
+        return again, ()
 
     @property
     def has_two_agents(self) -> bool:
