@@ -127,14 +127,14 @@ def _unit() -> re.Pattern[str]:
     return re.compile(
         r"(?:\+|-plus| plus)?"
         r"(?: (?:full|whole|extra|more|solid|straight|additional|good)(?= [dhmwy]))?\s?"
-        rf"(?P<odd>[来多余](?=[小大]?(?:{PIECE}|[人位名家次元块天斤米分])))?"
+        rf"(?P<odd>[来多余几](?=[小大]?(?:{PIECE}|[人位名家次元块天斤米分])))?"
         r"(?:(?P<off>折(?!叠|伞|页|扇|痕|旧|返|线|合))|(?P<percent>%|percent(?![a-z]))"
         rf"|(?P<block>块(?!来钱)(?=\s?(?:{nouns})|(?<=[1-9一两二三四五六七八九]块)(?<![0-9十百].块)(?:{acts})))"
         r"|(?P<money>元|块(?!儿)|美元|美金|刀(?=[，,。!]|\Z)"
         r"|(?:rmb|cny|usd|yuan|dollars?|bucks?)(?![a-z]))"
         r"|(?P<cents>cents(?![a-z])|[毛角](?!巾|绒|笔|衣|线))"
         r"|(?P<half>个半(?:小时|钟头|月|钟)|年半|天半)"
-        rf"|(?P<time>(?!秒[杀拍发空没付抢])(?:{_either(other_times)})|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
+        rf"|(?P<time>(?!年[级代货糕轻龄会]|秒[杀拍发空没付抢])(?:{_either(other_times)})|(?<=[俩仨半])月(?!饼)|-?(?:{_either(latin_times)})s?(?![a-z]))"
         r"|(?P<code>码(?!数|头|上))"
         rf"|(?P<size>-?(?:{_either(latin_sizes)})s?(?![a-z'])(?!(?<= [ml]) left)"
         rf"|{_either(other_sizes)}|两(?={_NO_MORE}))"
@@ -151,7 +151,7 @@ def has_unit(text: str) -> bool:
 _MONEY_MARK = re.compile(r"(?:us|hk)?[¥$€£]\s?\Z|(?<![a-z])(?:rmb|usd|cny)\s?\Z")
 _MONEY_AGAIN = re.compile(r"\s?(?:元|块钱?|(?:dollars?|usd)(?![a-z]))")
 _CENTS = re.compile(
-    rf"(?P<half>半)|(?P<digits>[0-9]{{1,2}})(?!\.?[0-9])[毛角]?|(?P<han>[{_HAN_DIGIT}])(?!口)"
+    rf"(?P<half>半)|(?P<digits>[0-9]{{1,2}})(?!\.?[0-9])[毛角]?|零?(?P<han>[{_HAN_DIGIT}])(?!口)"
     rf"(?:[毛角](?P<more>[{_HAN_DIGIT}](?![件个袋瓶盒包条支双套]))?)?"
 )
 _MONEY_TAIL = re.compile("[来多]?钱|整|人民币")
@@ -293,7 +293,7 @@ def _add_unit(figure: Figure, text: str) -> None:
         return
     unit, word = match.lastgroup, match[match.lastgroup].strip().lstrip("-")
     figure.unit, figure.name, figure.stop = unit, word, match.end()
-    figure.approx = match["odd"] in ("来", "多")
+    figure.approx = match["odd"] in ("来", "多", "几")
     if unit == "half":  # 一个半月, 两年半
         whole = word[:-1] if word[-1] == "半" else word.replace("半", "", 1)
         figure.unit, figure.name, figure.value = "time", _label("times", whole), figure.value + 0.5

@@ -36,6 +36,7 @@ _KINDS_IN_STOCK = re.compile(
     " (?:sizes|colou?rs|styles|scents|flavou?rs|versions|shades|models)(?![a-z])"
 )
 _LAST = re.compile(r"(?:最后|[还只就仅]剩了?)\Z")
+_STARTS_AT = re.compile("起[发拍卖送批订售]")
 _LISTED = re.compile(r"\s?(?:[、/]|,? ?(?:and|or|&)|, |和|跟)\s?\Z")
 _DO_IT = re.compile("(?:麻烦|请|建议|记得|最好|可以|要|得|先)[^，]{0,5}\\Z")
 _ORDERED = re.compile("(?:[您你]|咱)(?:这单|那单|的?订单|(?:刚才?)?(?:拍|买|下)的)[^，]{0,8}\\Z")
@@ -152,7 +153,7 @@ class _Reader(Prices):
             (figure.value <= 1 and (figure.name in tuple("度寸尺l") or self._is_priced(figure)))
             or (figure.value < 10 and figure.unit == "code")
         )
-        if figure.is_ordinal or is_idiom:
+        if figure.is_ordinal or is_idiom or _STARTS_AT.match(self._after(figure, 6)):
             return
         figure.kind = "size"
         if figure.dimensions:

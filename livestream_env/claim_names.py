@@ -77,13 +77,14 @@ _LATIN_ITS_OWN = re.compile(  # with a cotton wick, trim the wick
 )
 _CONTENTS = re.compile(  # has seven frames: what a thing has, not another product
     r"(?<![a-z])(?:has|have|with|includes?|contains?|plus|fits|holds|in) (?:about |up to )?"
-    r"(?:[0-9.]+(?: ?(?:oz|ml|inch|lb|g|l))?"
+    r"(?:[0-9.]+(?: ?(?:oz|ml|inch|lb|g|l|mm|cm|ft|qt|gallon|liter))?"
     r"|two|three|four|five|six|seven|eight|nine|ten|twelve) \Z"
 )
 _ON_OFFER = re.compile(r" (?:left|in stock|available|remaining|here|for|at|to go)(?![a-z])")
 _OTHER_THINGS = frozenset(
     "枕被垫套杯盒鞋帽衣裤裙袜巾布纸笔灯锅壶碗盘刀膜霜油粉茶酒糖糕饼椅桌柜箱罩毯"
 )
+_SHARE_OF = re.compile("%[\u4e00-\u9fff]{0,2}\\Z")
 _OF_SIZE = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)[\u4e00-\u9fffa-z]{0,2}的\Z")
 _ONE = re.compile(r"\sones?(?![a-z])")
 
@@ -202,7 +203,7 @@ class NameIndex:
         self._firsts = frozenset(part[0] for part in self._owners)
         self._heads = {head for name in self._names for head in _heads(name)}
         self._inner = {head for name in self._names for head in _heads(name)[1:]}
-        self._mains = [next(iter(_han_runs(name)), "") for name in self._names]
+        self._runs = [tuple(_han_runs(name)) for name in self._names]
         self._middle = {
             word for name in self._names for word in re.findall("[a-z]+", name)[1:]
         } - self._heads
@@ -311,6 +312,11 @@ class NameIndex:
             return (self._plain_one(owners) if is_plain else 0) or owners
         if is_weak and not self._is_pointed_at(part, text, first, last):
             return 0
+        if (
+            _SHARE_OF.search(text[max(0, first - 3) : first])
+            and part[-1] not in self._ends | self._heads
+        ):
+            return 0  # 92%莫代尔
         if text[last : last + 1] in _OTHER_THINGS and self._is_made_of(part, text[last], owners):
             return 0
         return 0 if self._is_of_a_thing(part, text, first, last) else owners
@@ -384,9 +390,10 @@ class NameIndex:
 
     def _ending_with(self, part: Part) -> int:
         """Return as bits the names that a Chinese part ends: 羽毛球, not 羽毛球鞋."""
-        if len(part) < 2 or not _HAN_ONLY.fullmatch(said := "".join(part)):
+        if not _HAN_ONLY.fullmatch(said := "".join(part)):
             return 0
-        return sum(1 << n for n, run in enumerate(self._mains) if run.endswith(said))
+        runs = enumerate(self._runs)
+        return sum(1 << n for n, its in runs if any(run.endswith(said) for run in its))
 
     def _is_name(self, part: Part) -> bool:
         if part[-1] in self._heads and (
@@ -461,7 +468,7 @@ def _han(part: Part) -> str:
 
 
 _AMOUNT_BEHIND = re.compile(
-    r"\s[0-9]\S*(?:\s(?:oz|pcs?|packs?|ct|count|pieces?|ml|l|g|kg|lbs?|inch(?:es)?|cm|w))?\Z"
+    r"\s[0-9]\S*(?:\s(?:oz|pcs?|packs?|ct|count|pieces?|ml|l|g|kg|lbs?|inch(?:es)?|cm|mm|m|ft|yds?|yards|w))?\Z"
 )
 
 

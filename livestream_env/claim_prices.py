@@ -60,6 +60,12 @@ _KIND_OF_NAMED = re.compile(  # 泳镜平光六十九
     f"[{NAME}{LINK}](?:的|(?![别不没多少比省贵差加减买拍满共到刚正防抗耐重高长宽厚深约大穿选配能用有可第前后零近远超带每])[\u4e00-\u9fff])"
     "(?![^，]*[度力量率径距围重长高宽深厚数岁时速度幅寸尺码号限声功])[\u4e00-\u9fff]{0,3}\\Z"
 )
+_ADDED = re.compile("[加带配送含赠]\\Z")
+_OF_KIND = re.compile(  # 25的卷小, 160的给新生儿
+    r"的(?:[^，]{0,3}(?:[大小长短宽窄厚薄粗细高矮重轻少多偏够]|适合|穿)|给(?![您你大])|配|用来"
+    r"|[0-9一二两三四五六七八九十]{1,3}(?:个月|岁|斤|公斤|米|天|周))"
+)
+_IS_A_RANGE = re.compile(r"(?:[smlx]|码|号)是\Z")
 _OF_VARIANT = re.compile(
     r"(?:[和跟、][0-9]{1,4}){0,3}(?:的|码)?(?:都|也|还|就|全|已经){0,2}"
     r"(?:没[了货有]|[断缺]|卖[完光空]|有[货的]?(?=[，,。;!呢哦哈]|\Z)|售罄|[还只就]剩|剩(?!下的)|不多)"
@@ -128,6 +134,8 @@ class Prices:
         if self._is_of_a_thing(figure):
             return False
         plain = self.reading.plain[max(0, figure.start - 3) : figure.start]
+        if figure.partner is not None and _IS_A_RANGE.search(before):
+            return False  # L是58-61
         if self.words["price.bare_not"].search(before) or _PURITY.search(plain):
             return False
         after = self._after(figure.last if figure.last.unit == "bare" else figure, 16)
@@ -197,6 +205,8 @@ class Prices:
         is_first = not before.strip() or before[-1] in _NAMED
         if figure.value in _MEMORIES and after.startswith(("的", "g", "版")):
             return False
+        if is_first and _OF_KIND.match(after):
+            return False  # 25的卷小
         if figure.partner is None and _OF_VARIANT.match(after):
             return False  # 152和156都没了
         if is_first and _DECIMAL.search(shape) and re.match("[一-鿿]", after):
@@ -343,6 +353,7 @@ class Prices:
         if (
             count.unit != "piece"
             or gap.startswith("套")
+            or _ADDED.search(self._before(count, 4))
             or self.zh["count.container"].search(self._before(count, 14))
         ):
             return False

@@ -233,7 +233,7 @@ class _Scene:
         reach = 3 if self.language == "zh" else _IN_STOCK
         counted = []
         for found in self._figures():
-            is_boast = found.kind == "percent" and _overlaps(boasts, found.start, found.stop)
+            is_boast = _overlaps(boasts, found.start, found.stop)
             is_refused = found.kind == "time" and self._clause(found.start) in refused
             is_size = found.kind.startswith("price") and _overlaps(sizes, found.start, found.stop)
             if not (is_boast or is_refused or is_size):
