@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from agent_lightning_for_tests import Server, recording
 from conformance import (
     CASES,
@@ -19,6 +21,7 @@ from conformance import (
     assert_same,
     expected,
 )
+from pages_for_tests import snippets
 from rllm_for_tests import Trajectory, merged
 
 import livestream_env as le
@@ -264,3 +267,17 @@ def test_without_agent_lightning_the_version_that_was_read_is_told(
             _ = agent_lightning.LiveRoomLitAgent
     with pytest.raises(AttributeError, match="no attribute `LitRoom`"):
         _ = agent_lightning.LitRoom
+
+
+def test_the_yaml_of_the_page_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    (told,) = snippets("Agent Lightning", "yaml")
+    local = yaml.safe_load(told)["agentlightning"]["local"]
+    case = CASES["looked up"]
+    given = {"input": json.dumps(case.row.to_json())}
+    with recording(case) as (server, variables):
+        mapped = {name: given.get(value, value) for name, value in local["env_map"].items()}
+        for name, value in (variables | mapped).items():
+            monkeypatch.setenv(name, value)
+        pkgutil.resolve_name(local["agent_class"])().run()
+    posted = [one["data"] for one in server.events if one["event_type"] == "reward"]
+    assert [data["value"] for data in posted] == [1.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from conformance import (
     assert_same,
     expected,
 )
+from pages_for_tests import module_of, snippets
 from rllm_for_tests import TYPES, Episode, EvalOutput, Step, Task, enriched, gated, merged
 
 import livestream_env as le
@@ -214,3 +216,20 @@ def test_an_episode_without_a_reward_raises(environment: Any) -> None:
 def test_other_names_are_no_attributes() -> None:
     with pytest.raises(AttributeError, match="no attribute `RoomEnv`"):
         _ = rllm.RoomEnv
+
+
+def test_the_code_of_the_page_makes_a_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, trainer = ModuleType("rllm.types"), ModuleType("rllm.trainer")
+    vars(core).update(vars(TYPES))
+    vars(trainer)["AgentTrainer"] = dict
+    named = {"rllm": ModuleType("rllm"), "rllm.types": core, "rllm.trainer": trainer}
+    named |= {"rllm.eval": ModuleType("rllm.eval"), "rllm.eval.types": core}
+    for name, module in named.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.chdir(tmp_path)
+    (code,) = snippets("rLLM")
+    made = module_of(code, rows=[], config={})
+    assert made.trainer["agent_flow"] is made.trainer["evaluator"] is made.flow
+    assert made.flow.setup.agents == {"host": REPLY}

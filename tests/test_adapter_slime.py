@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pkgutil
 import sys
 from collections.abc import Iterator
 from itertools import compress
@@ -13,7 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from conformance import CASES, PRICE, Case, assert_closed, assert_same, expected, tokenizer_of
+from pages_for_tests import snippets
 from slime_for_tests import (
     Router,
     Sample,
@@ -316,3 +319,16 @@ def test_a_trained_seat_has_no_partner() -> None:
             slime.generate_with(setup, partners=partners)
     with pytest.raises(ValueError, match="no seat for replier"):
         slime.generate_with(Setup(**SNACKS), partners={"replier": SimpleNamespace()})
+
+
+def test_the_arguments_of_the_page_are_functions_of_the_adapter() -> None:
+    (told,) = snippets("slime", "bash")
+    flags = dict(line.split()[:2] for line in told.splitlines() if "livestream_env." in line)
+    assert len(flags) == 6
+    assert all(callable(pkgutil.resolve_name(name)) for name in flags.values())
+    assert pkgutil.resolve_name(flags["--custom-generate-function-path"]) is slime.generate
+    given = yaml.safe_load(told.split("# ")[1].splitlines()[0])
+    with routed(router_of(CASES["looked up"])) as url:
+        args = arguments(url, **given)
+        (made,) = asyncio.run(slime.generate(args, sample_of(), sampling()))
+    assert made.reward == 1.0

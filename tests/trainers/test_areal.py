@@ -6,10 +6,12 @@ import asyncio
 import json
 import math
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -39,6 +41,7 @@ from conformance import (
     tokenizer_of,
 )
 from gateway_for_tests import send, served
+from pages_for_tests import module_of, snippets
 from slime_for_tests import Router
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -419,3 +422,27 @@ def test_a_partner_without_a_seat_is_refused_at_once(
     partners = {seat: "chat:http://127.0.0.1:9/v1#m"}
     with pytest.raises(ValueError, match=told):
         LiveRoomWorkflow(None, tokenizer_of("chatml"), "snacks", agents=agents, partners=partners)
+
+
+def test_the_code_of_the_page_plays(
+    areal: Areal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    class Trainer:
+        def __init__(self, config: Any, train_dataset: Any) -> None:
+            given["rows"] = list(train_dataset)
+
+        def train(self, **named: Any) -> None:
+            given.update(named)
+
+    case, (code,) = CASES["looked up"], snippets("AReaL")
+    (tmp_path / "rows.jsonl").write_text(json.dumps(case.row.to_json()), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setitem(sys.modules, "areal.trainer", SimpleNamespace(PPOTrainer=Trainer))
+    folder = tmp_path / "tokenizer"
+    tokenizer_of("chatml").save_pretrained(folder)
+    module_of(code, config=SimpleNamespace(gconfig=GCONFIG, tokenizer_path=str(folder)))
+    assert given.pop("rows") == [case.row.to_json()]
+    assert areal.play(case, **given)["rewards"].tolist() == [1.0]

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import runpy
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from conformance import (
 )
 from gateway_for_tests import error
 from openai.types.chat.chat_completion import Choice
+from pages_for_tests import module_of, snippets
 from policy_server_for_tests import EngineServer, PolicyServer, serving
 
 import livestream_env as le
@@ -410,3 +412,29 @@ def test_sampling_that_cannot_be_sent_is_refused_at_once(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         RoomRollout("snacks", sampling=sampling)
+
+
+def test_the_code_of_the_page_gathers_and_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, (code,) = CASES["looked up"], snippets("ART")
+    trained: list[Any] = []
+
+    class Backend:
+        async def register(self, model: Any) -> None: ...
+
+        async def _prepare_backend_for_training(self, model: Any, config: Any) -> tuple[str, str]:
+            return url, "key"
+
+        async def train(self, model: Any, groups: Any) -> None:
+            trained.extend(groups)
+
+    monkeypatch.chdir(tmp_path)
+    with serving(server_of(case)) as (url, _):
+        body = textwrap.indent(code, "    ")
+        page = module_of(
+            f"async def play():\n{body}", backend=Backend(), batches=[[case.row.to_json()]]
+        )
+        asyncio.run(page.play())
+    (group,) = trained
+    assert [one.reward for one in group.trajectories] == [1.0] * 8

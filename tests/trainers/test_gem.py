@@ -30,6 +30,7 @@ from conformance import (
 from gem.tools.base_tool import BaseTool
 from gem.tools.tool_env_wrapper import ToolEnvWrapper
 from gem.wrappers.wrapper_factory import get_wrapper_fns
+from pages_for_tests import module_of, snippets
 
 import livestream_env as le
 from livestream_env.adapters.gem import register
@@ -246,3 +247,9 @@ def test_vectors_of_one_seed_draw_the_same_episodes() -> None:
         drawn.append([copy.deepcopy(vector.reset()[0]) for _ in range(3)])
     assert drawn[0] == drawn[1]
     assert drawn[0][0] != drawn[0][1]
+
+
+def test_the_code_of_the_page_plays() -> None:
+    (code,) = snippets("GEM")
+    played = module_of(code)
+    assert (played.terminated, played.info["room_id"]) == (True, played.env.played().room_id)

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from conformance import (
     CASES,
     ONE_AGENT_CASES,
@@ -36,6 +37,7 @@ from nemo_gym.base_responses_api_agent import AggregateMetricsRequest
 from nemo_gym.config_types import BaseServerConfig, ModelServerRef
 from nemo_gym.server_utils import ServerClient
 from omegaconf import DictConfig
+from pages_for_tests import module_of, snippets
 from policy_server_for_tests import EngineServer
 from responses_api_models.vllm_model.app import VLLMModel, VLLMModelConfig
 from servers_for_tests import free_port, running
@@ -421,3 +423,13 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     monkeypatch.syspath_prepend(str(folder))
     runpy.run_path(str(folder / "nemo_gym_agent.py"), run_name="__main__")
     assert "reward 1.0" in capsys.readouterr().out
+
+
+def test_the_code_of_the_page_makes_the_agent() -> None:
+    (code,), (told,) = snippets("NeMo Gym"), snippets("NeMo Gym", "yaml")
+    assert module_of(code).LiveRoomAgent is LiveRoomAgent
+    given = yaml.safe_load(told)["live_room_agent"]["responses_api_agents"]["live_room_agent"]
+    case = CASES["looked up"]
+    with agent_over(policy_of(case), **given["setup"]) as url:
+        answer = run(url, case.row.to_json())
+    assert answer.json()["reward"] == 1.0

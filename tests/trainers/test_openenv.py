@@ -47,6 +47,7 @@ from openenv.core.harness import (
 from openenv.core.harness.collect import CollectRunner, RolloutSerializer
 from openenv.core.llm_client import LLMResponse
 from openenv.core.llm_client import ToolCall as HarnessCall
+from pages_for_tests import module_of, snippets
 from policy_server_for_tests import EngineServer, serving
 from servers_for_tests import running
 from trl.experimental.async_grpo.openenv_harness import HarnessRolloutWorker, _HarnessRolloutLoop
@@ -56,6 +57,7 @@ from livestream_env.adapters.openenv import LiveRoomEnvironment, RoomAction, roo
 from livestream_env.adapters.openenv_sessions import RoomSessions
 from livestream_env.adapters.setup import Setup, task_rows
 from livestream_env.errors import RoomNotFound, SandboxError
+from livestream_env.masking import REPLY
 from livestream_env.parsing import parse_text
 from livestream_env.types import Rewards, Score
 
@@ -681,3 +683,19 @@ def test_a_session_that_was_closed_does_not_play() -> None:
     session.close()
     with pytest.raises(RuntimeError, match="closed before its end"):
         session.wait_for_completion()
+
+
+def test_the_code_of_the_page_serves_and_plays(tmp_path: Path) -> None:
+    server, client, sessions = snippets("OpenEnv")
+    case = CASES["looked up"]
+
+    def sample(messages: Any, tools: Any) -> tuple[str, str]:
+        assert {one["function"]["name"] for one in tools} >= {"get_reply_rule"}
+        return case.says(messages).text, "stop"
+
+    with running(module_of(server).app, ws="auto") as url:
+        here = client.replace("http://127.0.0.1:8000", url)
+        played = module_of(here, row=case.row.to_json(), sample=sample)
+    assert played.result.reward == 1.0
+    made = module_of(sessions.split("worker =")[0], name="policy")
+    assert made.sessions()._setup.agents == {"host": REPLY}

@@ -31,6 +31,7 @@ from conformance import (
     tokenizer_of,
 )
 from openrlhf.utils.agent import AgentExecutorBase
+from pages_for_tests import module_of, snippets
 
 import livestream_env as le
 from livestream_env.adapters.data_sets import data_rows
@@ -373,3 +374,9 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     played = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["reward"] for one in played] == [1.0, 0.0, 0.0]  # small talk, then two questions
     assert all(0 < one["trained"] < one["tokens"] for one in played)
+
+
+def test_the_code_of_the_page_makes_the_executor() -> None:
+    (code,) = snippets("OpenRLHF")
+    case = CASES["looked up"]
+    assert execute(case, module_of(code).AgentExecutor)["reward"] == 1.0

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 import rock
 from conformance import ONE_AGENT_CASES, UNLABELLED, Case, Shown, as_text, assert_same, call
+from pages_for_tests import module_of, snippets
 from servers_for_tests import free_port, started
 
 from livestream_env.room_files import load_room, save_room
@@ -43,6 +44,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 _OWN_TOOL = '''
+from pages_for_tests import module_of, snippets
+
 import livestream_env as le
 
 
@@ -138,3 +141,9 @@ def test_several_clients_play_at_a_time() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(play, range(24))) == [[0.0, 1.0]] * 24
+
+
+def test_the_code_of_the_page_plays() -> None:
+    (code,) = snippets("ROCK")
+    played = module_of(code)
+    assert (played.terminated, played.info["room_id"]) == (True, "snacks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pkgutil
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import gem
 import pytest
 import roll_stubs as stubs
+import yaml
 from conformance import (
     CASES,
     FAMILIES,
@@ -27,6 +29,7 @@ from conformance import (
     said_in,
     tokenizer_of,
 )
+from pages_for_tests import snippets
 
 import livestream_env as le
 from livestream_env.adapters.setup import Setup
@@ -395,3 +398,12 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     assert "messages: then assistant reward 1.0" in told
     assert "cluster small: 2 step rows" in told
     assert "cluster large: 1 step rows" in told
+
+
+def test_the_yaml_of_the_page_names_what_there_is() -> None:
+    (told,) = snippets("ROLL", "yaml")
+    config = yaml.safe_load(told)
+    room = config["custom_envs"]["live_room"]
+    assert pkgutil.resolve_name(room["env_manager_cls"]) is roll.TrajManager
+    assert pkgutil.resolve_name(config["train_env_manager"]["group_filter_cls"]) is roll.DropFailed
+    assert gem.make(room["env_type"], **room["env_config"]).reset(seed=0)[0]

@@ -7,8 +7,10 @@ import importlib
 import json
 import math
 import runpy
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +29,7 @@ from conformance import (
     said_in,
     tokenizer_of,
 )
+from pages_for_tests import module_of, snippets
 from skyrl.backends.skyrl_train.utils.ppo_utils import compute_grpo_outcome_advantage
 from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
 from skyrl.train.dataset.dataset import PromptDataset
@@ -362,3 +365,15 @@ def test_a_tiny_model_learns_in_skyrls_jax_engine(monkeypatch: pytest.MonkeyPatc
     run = learning.learn(0, steps=20, learning_rate=1e-3, **options)
     assert [step for step, _ in run["trained"]] == [*range(1, 21)]
     assert run["seeds"]["rise"] > 0.03
+
+
+def test_the_code_of_the_page_makes_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = snippets("SkyRL")
+    case = CASES["looked up"]
+    name = "skyrl.train.entrypoints.main_base"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(BasePPOExp=object))
+    environment = SimpleNamespace(skyrl_gym=SkyRLGymConfig())
+    config = SimpleNamespace(generator=config_of(), environment=environment)
+    made = module_of(code).Experiment().get_generator(config, tokenizer_of("chatml"), Client(case))
+    output = asyncio.run(made.generate(batch_of([case.row])))
+    assert sum(output["rewards"][0]) == 1.0

@@ -30,6 +30,7 @@ from conformance import (
     tokenizer_of,
 )
 from datasets import Dataset
+from pages_for_tests import module_of, snippets
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
@@ -510,3 +511,31 @@ def test_a_tiny_model_learns_on_generated_rooms(monkeypatch: pytest.MonkeyPatch)
     )
     assert [step for step, _ in run["trained"]] == [*range(1, 17)]
     assert run["seeds"]["rise"] > 0.03
+
+
+def test_the_code_of_the_page_makes_trainers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    class Trainer:
+        def __init__(self, model: str, **named: Any) -> None:
+            given.append(named)
+
+        def train(self) -> None: ...
+
+    rows = [*data_rows(task_rows("snacks", count=2, embedder="lexical"), "trl")]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(lines, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("trl.GRPOTrainer", Trainer)
+    monkeypatch.setattr("trl.GRPOConfig", dict)
+    whole, simple = snippets("TRL")
+    page = module_of(whole)
+    assert given[0]["rollout_func"]._row(rows[1]["prompt"]).seed == 1
+    simple = simple.replace("    ...,\n", "    'tiny',\n")
+    names = {name: getattr(page, name) for name in ("trl", "GRPOConfig", "GRPOTrainer")}
+    room = module_of(simple, tokenizer=tokenizer_of("chatml"), **names).Room
+    assert given[1]["environment_factory"] is room
+    assert {"get_reply_rule", "search_faq"} <= set(dir(room))

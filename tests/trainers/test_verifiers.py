@@ -14,6 +14,7 @@ import json
 import pickle
 import runpy
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from conformance import (
     tokenizer_of,
 )
 from gateway_for_tests import error
+from pages_for_tests import module_of, snippets
 from verifiers.v1.serve import EnvClient, EnvServer
 from verifiers.v1.utils import loaders
 from verifiers_for_tests import folder_of, modelled, trained_of
@@ -46,6 +48,7 @@ import livestream_env as le
 from livestream_env.adapters.setup import task_rows
 from livestream_env.adapters.verifiers import taskset_class
 from livestream_env.masking import REPLY
+from livestream_env.rewards import make_rubric
 from livestream_env.tokens import Sampled, TokenSequence
 from livestream_env.types import Rewards, Score
 
@@ -607,3 +610,18 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     played = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["reward"] for one in played] == [1.0, 0.0, 0.0]  # small talk, then two questions
     assert all(0 < one["trained"] < one["tokens"] for one in played)
+
+
+def test_the_code_of_the_page_is_a_taskset() -> None:
+    (toml,), (code,) = (
+        snippets("verifiers and prime-rl", "toml"),
+        snippets("verifiers and prime-rl"),
+    )
+    (source,) = tomllib.loads(toml)["orchestrator"]["train"]["source"]
+    env = vf.load_environment(vf.resolve_env_config(source["env"]))
+    assert len(list(env.taskset)) == 1000
+    rubric = make_rubric("single4")
+    made = module_of(code, my_rubric=rubric)
+    sys.modules["a_users_module"] = made
+    own = vf.load_environment(vf.resolve_env_config({"taskset": {"id": "a_users_module"}}))
+    assert own.taskset.setup.options["rubric"] is rubric

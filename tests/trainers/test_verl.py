@@ -30,6 +30,7 @@ from conformance import (
     tokenizer_of,
 )
 from hydra import compose, initialize_config_dir
+from pages_for_tests import module_of, snippets
 from transformers import Qwen2Config
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1 import agent_loop_tq
@@ -42,6 +43,7 @@ import livestream_env as le
 from livestream_env.adapters.data_sets import write_data_set
 from livestream_env.adapters.setup import Setup, TaskRow, task_rows
 from livestream_env.adapters.verl import LiveRoomAgentLoop
+from livestream_env.rewards import make_rubric
 
 TARGET = "livestream_env.adapters.verl.LiveRoomAgentLoop"
 SNACKS = {"room": "snacks", "embedder": "lexical"}
@@ -417,3 +419,12 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     played = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["reward"] for one in played] == [1.0, 0.0, 0.0]  # small talk, then two questions
     assert all(0 < one["trained"] < one["response"] for one in played)
+
+
+def test_the_code_of_the_page_plays(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, rubric = CASES["looked up"], make_rubric("single4")
+    (loop,), (code,) = snippets("verl", "yaml"), snippets("verl")
+    queue = rollouts.play(Server(case), [case.row], loop)
+    assert shown(queue, "host")["rewards"] == {"host": 1.0}
+    own = module_of(code, my_rubric=rubric).MyLoop
+    assert own.setup.options["rubric"] is rubric
