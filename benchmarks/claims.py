@@ -1,10 +1,10 @@
 """How well claims are found in hosts' replies: precision and recall of their labels.
 
 Run `python benchmarks/claims.py`. `last` was written by someone who saw neither the code nor the
-rest; its aggregate has since been looked at many times. `unseen` was written without sight of code
-or cases too, but read for tuning later. `fresh` was labelled before the finder saw it and has not
-been tuned on: P .9455 and R .9681 when it was first run. No labels of these three are adjusted.
-Tune on the first part and on `unseen` only.
+rest; its aggregate has since been looked at many times, its texts were never read for tuning.
+`unseen` and `fresh` were written without sight of code or cases too, but read for tuning later:
+`fresh` had P .9455 and R .9681 when it was first run, which is the figure for replies that the
+finder never saw. No labels of these three are adjusted. Tune on all but `last`.
 """
 
 from __future__ import annotations

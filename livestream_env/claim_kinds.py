@@ -36,7 +36,7 @@ _KINDS_IN_STOCK = re.compile(
     " (?:sizes|colou?rs|styles|scents|flavou?rs|versions|shades|models)(?![a-z])"
 )
 _LAST = re.compile(r"(?:最后|[还只就仅]剩了?)\Z")
-_STARTS_AT = re.compile("起[发拍卖送批订售]")
+_STARTS_AT = re.compile(r"起(?:[发拍卖送批订售]|(?=[，,。;!哈哦]|\Z))")
 _LISTED = re.compile(r"\s?(?:[、/]|,? ?(?:and|or|&)|, |和|跟)\s?\Z")
 _DO_IT = re.compile("(?:麻烦|请|建议|记得|最好|可以|要|得|先)[^，]{0,5}\\Z")
 _ORDERED = re.compile("(?:[您你]|咱)(?:这单|那单|的?订单|(?:刚才?)?(?:拍|买|下)的)[^，]{0,8}\\Z")

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from livestream_env._resources import data_file
-from livestream_env.claim_text import NUMBER, PIECE
+from livestream_env.claim_text import NUMBER, PIECE, folded
 from livestream_env.rooms import Sku
-from livestream_env.words import chinese_number, fold
+from livestream_env.words import chinese_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,7 @@ _ON_OFFER = re.compile(r" (?:left|in stock|available|remaining|here|for|at|to go
 _OTHER_THINGS = frozenset(
     "枕被垫套杯盒鞋帽衣裤裙袜巾布纸笔灯锅壶碗盘刀膜霜油粉茶酒糖糕饼椅桌柜箱罩毯"
 )
+_COUNTED = frozenset("倍元块个件折天年月斤%分盒支条包瓶只双档层")
 _SHARE_OF = re.compile("%[\u4e00-\u9fff]{0,2}\\Z")
 _OF_SIZE = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)[\u4e00-\u9fffa-z]{0,2}的\Z")
 _ONE = re.compile(r"\sones?(?![a-z])")
@@ -154,7 +155,7 @@ class Specs:
 
     def __init__(self, skus: tuple[Sku, ...]) -> None:
         self._skus = [
-            (sku.sku_id, {fold(name): _spec(value) for name, value in sku.spec.items()})
+            (sku.sku_id, {folded(name): _spec(value) for name, value in sku.spec.items()})
             for sku in skus
         ]
         self._dimensions: dict[str, str] = {}
@@ -182,8 +183,8 @@ def _whole_word(value: str) -> str:
 
 def _spec(value: str) -> str:
     """Fold a spec value as replies write it: L码 is L."""
-    folded = fold(value)
-    return folded.removesuffix("码") if folded[:1].isascii() else folded
+    word = folded(value)
+    return word.removesuffix("码") if word[:1].isascii() else word
 
 
 class NameIndex:
@@ -192,7 +193,7 @@ class NameIndex:
     def __init__(self, products: tuple[ProductName, ...]) -> None:
         self.products = products
         self.by_link = {p.link_no: p.product_id for p in products if p.link_no is not None}
-        self._names = [fold(product.name[:_LONGEST_NAME]) for product in products]
+        self._names = [folded(product.name[:_LONGEST_NAME]) for product in products]
         self._owners: dict[Part, int] = {}
         for number, name in enumerate(self._names):
             for part in _parts([token for token, _, _ in _tokens(name)]):
@@ -218,7 +219,7 @@ class NameIndex:
         edition beside a standard edition of something else."""
         for number, product in enumerate(self.products):
             for value in {value for sku in product.skus for value in sku.spec.values()}:
-                for part in _parts([token for token, _, _ in _tokens(fold(value))]):
+                for part in _parts([token for token, _, _ in _tokens(folded(value))]):
                     if part in self._owners:
                         self._owners[part] |= 1 << number
 
@@ -312,6 +313,8 @@ class NameIndex:
             return (self._plain_one(owners) if is_plain else 0) or owners
         if is_weak and not self._is_pointed_at(part, text, first, last):
             return 0
+        if len(part) > 1 and part[-1][0].isdigit() and text[last : last + 1] in _COUNTED:
+            return 0  # 望远镜8倍 beside 望远镜8x32
         if (
             _SHARE_OF.search(text[max(0, first - 3) : first])
             and part[-1] not in self._ends | self._heads

@@ -14,7 +14,7 @@ _PURITY = re.compile(r"[足纯][金银]\s?\Z")
 _NEAR = 6
 """How many numbers before or behind another one may belong to it."""
 _DIFFERENCE = re.compile(  # 差一百块: no price of either
-    r"(?:相?差(?!不多)|差价|贵)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
+    r"(?:相?差(?!不多)|差价|贵|涨)(?:了|着|不到|个|大概|约|也就|就|是|出|整整|价|¥|\s){0,4}\Z"
     r"|(?<![a-z])(?:under|below|less than|more than|cheaper by)\s(?:us)?[¥$€£]?\Z"
 )
 _DIFFERENCE_AFTER = re.compile(

@@ -99,6 +99,11 @@ def _folds() -> _Folds:
     return folds
 
 
+def folded(text: str) -> str:
+    """Return a text as readings have it."""
+    return "".join(map(_folds().__getitem__, text))
+
+
 _BLANKS = re.compile("  +")
 _CLAUSE_END = re.compile(
     r"[，。;!?\n]|,(?![0-9]{3}(?![0-9]))|(?<![0-9]),|(?<!no)(?<!\bvs)(?<!approx)\.(?![0-9a-z])"
@@ -190,7 +195,7 @@ def voids(reading: Reading, language: str) -> list[Span]:
         if words["asks"].search(body):
             first = _question_start(reading, number, words, language)
             found.append((reading.clauses[first].start, clause.stop, "asks"))
-        for kind in ("quoted", "others") if language == "zh" else ("quoted",):
+        for kind in ("quoted", "others"):
             if match := words[kind].search(body):
                 ends = words["quote_ends"].search(body, match.end() + 1)
                 stop = clause.start + ends.start() if ends else clause.stop

@@ -302,6 +302,8 @@ class _Scene:
         letter = self.original[self.reading.origin[match.end("size") - 1]]
         if not letter.isupper() or text[max(0, start - 2) : start].strip().isdigit():
             return False
+        if len(match["size"]) > 1:
+            return True
         behind = lexicon("zh")["sizes.letters_after"]
         return self.language == "en" or behind.match(text, match.end()) is not None
 

@@ -224,6 +224,39 @@ def test_a_claim_is_about_the_product_named_last(text: str, labels: set[str]) ->
     assert zh(text, current="p1") == labels
 
 
+NEAR = (
+    ProductName("n1", "望远镜8x32", 1),
+    ProductName("n2", "鹅毛羽毛球12只装", 2),
+    ProductName("n3", "全碳素羽毛球拍", 3),
+    ProductName("n4", "天然乳胶床垫", 4),
+    ProductName("n5", "超白玻璃鱼缸60cm", 5),
+    ProductName("n6", "61键电子琴", 6),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("羽毛球一筒78", {"product:n2", "price.plain:78@n2"}),  # not the racket
+        ("送乳胶枕", {"gift:yes@n3"}),  # no mattress
+        ("60的缸四百二", {"product:n5", "price.plain:420@n5"}),
+        ("望远镜129元", {"product:n1", "price.plain:129@n1"}),
+        ("电子琴是61键的", {"product:n6", "count:61键@n6"}),
+        ("含30%乳胶", {"percent:30@n3"}),
+    ],
+)
+def test_words_of_a_name_name_it_only_where_they_mean_it(text: str, labels: set[str]) -> None:
+    found = find_claims(text, language="zh", products=NEAR, current="n3")
+    assert {claim.label for claim in found} == labels
+
+
+def test_a_name_in_traditional_characters_is_met_in_either_writing() -> None:
+    pot = ProductName("t1", "白雲陶瓷茶壺", 1)
+    for text in ("茶壺還剩3個", "茶壶还剩3个"):
+        found = find_claims(text, language="zh", products=(pot,))
+        assert {claim.label for claim in found} == {"product:t1", "stock:3@t1"}
+
+
 def test_a_common_word_names_a_product_only_where_it_is_pointed_at() -> None:
     assert en("Case is $9") == {"product:e3", "price.plain:9@e3"}
     assert en("In that case it's $9") == {"price.plain:9"}
@@ -274,9 +307,8 @@ def test_the_first_part_of_the_measurement_set() -> None:
     assert min(precision, recall) >= 0.97, f"precision {precision}, recall {recall}"
 
 
-@pytest.mark.parametrize("part", ["last", "fresh"])
-def test_the_parts_that_were_labelled_without_sight_of_the_finder(part: str) -> None:
-    precision, recall = measured(bench.load(part))
+def test_the_part_that_was_never_read_for_tuning() -> None:
+    precision, recall = measured(bench.load("last"))
     assert min(precision, recall) >= 0.93, f"precision {precision}, recall {recall}"
 
 
@@ -295,6 +327,23 @@ def test_the_parts_that_were_labelled_without_sight_of_the_finder(part: str) -> 
         ("腰围两尺二", {"size:2.2尺@p1"}),
         ("一米八三长", {"size:1.83m@p1"}),
         ("最重二十磅", {"size:20lb@p1"}),
+        # Numbers that go on, that share a unit, that buy several.
+        ("1米5两千一", {"size:1.5m@p1", "price.plain:2100@p1"}),
+        ("伞面一米零五", {"size:1.05m@p1"}),
+        ("一百块零八毛", {"price.plain:100.8@p1"}),
+        ("九块九三桶", {"price.bundle:9.9/3@p1"}),
+        ("4、6、8寸都做", {"size:4寸@p1", "size:6寸@p1", "size:8寸@p1"}),
+        ("剩最后两块", {"stock:2@p1"}),
+        ("还有三百多袋", {"stock:~300@p1"}),
+        # Numbers that state nothing of the kind.
+        ("客服微信后四位是3366", set()),
+        ("一千块以内没有更轻的", set()),
+        ("适合四年级以上", set()),
+        ("头围55-58", set()),
+        ("一天喂两次", {"count:2次"}),
+        ("三人位的长一米八", {"size:1.8m@p1"}),
+        ("您这单是两份", set()),
+        ("谁跟您说包邮了", set()),
         # What the words behind, or someone else, take back.
         ("全网最低这种话我不说", set()),
         ("说最安全的我可不敢", set()),
@@ -350,6 +399,17 @@ def test_more_ways_to_say_it_in_chinese(text: str, labels: set[str]) -> None:
         ("It weighs half a pound", {"size:0.5lb@e1"}),
         ("It holds a liter", {"size:1l@e1"}),
         ("1½ inches wide", {"size:1.5inch@e1"}),
+        # Before a full stop, and with the unit of the last of several.
+        ("It's at link 7.", {"link:7"}),
+        ("I'd take size 8.", {"size:8@e1"}),
+        ("Comes in 4, 6 and 8 inch", {"size:4inch@e1", "size:6inch@e1", "size:8inch@e1"}),
+        ("Plays two to five people", {"count:2people", "count:5people"}),
+        ("Now it's down to four", {"stock:4@e1"}),
+        ("All three sizes are in stock", {"count:3sizes", "stock:in@e1"}),
+        ("Free shipping once you hit 45", {"shipping:free", "price.threshold:45"}),
+        ("Never leave it in the sun", set()),
+        ("Never fades", {"absolute:never"}),
+        ("Other shops sell it for $40", set()),
         # Offers, differences, lots.
         ("You offered $15, I said $22", {"price.plain:22@e1"}),
         ("You bid $40", set()),
@@ -412,7 +472,7 @@ def test_a_name_without_its_middle_or_with_its_number_spoken() -> None:
     assert en("A thousand? We've sold 12k aprons") == {"product:e1", "count:12000aprons@e1"}
 
 
-@pytest.mark.parametrize(("part", "least"), [("unseen", 0.96), ("fresh", 0.93)])
+@pytest.mark.parametrize(("part", "least"), [("unseen", 0.96), ("fresh", 0.97)])
 def test_the_parts_that_were_labelled_without_sight_of_code_or_cases(
     part: str, least: float
 ) -> None:
