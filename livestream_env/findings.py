@@ -217,9 +217,11 @@ def say(found: Findings, record: str, name: str, texts: Sequence[str] = ()) -> s
         return str(words["linked"].format(name=product, link_no=value))
     if isinstance(value, str) and (texts or name not in words["fields"]):
         return _relevant(value, texts)
-    shown = value
+    unit = words["units"].get(name, "{value}")
     if isinstance(value, int | float):
-        shown = words["units"].get(name, "{value}").format(value=format_amount(value))
+        shown = unit.format(value=format_amount(value))
+    else:
+        shown = _LOWEST.sub(lambda number: unit.format(value=number[0]), str(value))
     return str(words["value"].format(name=label, field=shown_name, value=shown))
 
 
@@ -244,4 +246,6 @@ def _clipped(text: str, length: int) -> str:
     return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
 
 
+_LOWEST = re.compile(r"(?<=^from )\d+(?:\.\d+)?$|^\d+(?:\.\d+)?(?=起$)")
+"""The number of the lowest of several prices, `from 20`: it has the unit."""
 SENTENCE_END = re.compile(r"(?<=[。；;！!])|(?<=\. )")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
@@ -19,6 +20,17 @@ _KINDS_OF_FIELD = {
     "cap": ("price.saved",),
     "threshold": ("price.threshold",),
 }
+_READ = frozenset(("absolute", "gift", "return", "shipping", "stock", "warranty"))
+"""Kinds that must be read in the evidence, where their words may be denied (`不包邮`); but `no`."""
+_FORBIDDING = re.compile(
+    r"别(?!的|家|人)|勿|禁|莫|避免|婉拒"
+    r"|不(?:要|得|许|准|可|应|该|能|说|谈|提|接|讲|报|夸|保证|承诺|许诺|答应|替|另)"
+    r"|\b(?:never|do not|don['’]t|must not|may not|cannot|can['’]t|avoid|refuse|decline)\b"
+    r"|\b(?:neither|nor|nothing)\b"
+    r"|\bno\b(?![ -](?:charge|cost|extra|fee|question|reason)s?)"
+)
+"""What makes a clause of a reply rule, folded, one that says what not to say."""
+_CLAUSES = re.compile(r"[，。；;：:,!！?？\n]|\.(?!\d)")
 
 
 class _Known(NamedTuple):
@@ -94,7 +106,10 @@ class Ground:
             for one in _of_fact(fact, owner):
                 yield one if sku is None else one._replace(sku=sku)
             text = fact.value if isinstance(fact.value, str) else fact.text
-            if text and not _is_plain(text):
+            if fact.field == "rule":
+                read = _of_text(_allowed(text), self._language, owner)
+                yield from (one for one in read if one.kind != "stock")  # `sold out is sold out`
+            elif text and not _is_plain(text):
                 yield from _of_text(text, self._language, owner)
         for text in self._texts:
             yield from _of_text(text, self._language, None)
@@ -116,7 +131,8 @@ class Ground:
     @cached_property
     def _words(self) -> str:
         """Every text of the evidence, folded, for words that only have to occur."""
-        held = [fact.value for _, _, fact in self._owned if isinstance(fact.value, str)]
+        texts = [(fact, fact.value) for _, _, fact in self._owned if isinstance(fact.value, str)]
+        held = [_allowed(text) if fact.field == "rule" else text for fact, text in texts]
         return "\n".join(map(fold, (*held, *self._texts)))
 
     def verdict(self, claim: Claim) -> Verdict:
@@ -171,11 +187,11 @@ class Ground:
         return "contradicted" if other else None
 
     def _in_words(self, claim: Claim) -> Verdict | None:
-        """Return `supported` where the very words of a claim occur in the evidence."""
-        if claim.kind == "stock":
+        """Return `supported` where the very words of a claim occur whole in the evidence."""
+        if claim.kind in _READ and claim.value not in ("no", "paid"):
             return None
-        words = claim.value if claim.kind == "absolute" else claim.text
-        return "supported" if fold(str(words)) in self._words else None
+        words = rf"(?<![0-9a-z]){re.escape(fold(claim.text))}(?![0-9a-z])"
+        return "supported" if re.search(words, self._words) else None
 
 
 def _of_fact(fact: Fact, owner: str | None) -> Iterator[_Known]:
@@ -198,6 +214,12 @@ def _of_text(text: str, language: str, owner: str | None) -> tuple[_Known, ...]:
         _Known(claim.kind, claim.value, claim.unit, owner, claim.pieces, is_loose=owner is None)
         for claim in find_claims(text, language=language)
     )
+
+
+def _allowed(rule: str | None) -> str:
+    """Return a reply rule without the clauses that say what not to say."""
+    clauses = _CLAUSES.split(rule or "")
+    return "\n".join(one for one in clauses if not _FORBIDDING.search(fold(one)))
 
 
 def _same(claim: Claim, known: _Known) -> bool:

@@ -677,6 +677,17 @@ def test_products_without_link_numbers_are_found_and_told_by_name() -> None:
     )
 
 
+@pytest.mark.parametrize(("language", "price"), [("zh", "20元起"), ("en", "from $20")])
+def test_the_lowest_price_of_several_is_told_with_its_unit(language: Any, price: str) -> None:
+    skus = [{"sku_id": f"p1-{n}", "coupon_price": n, "spec": {"色": str(n)}} for n in (20, 25)]
+    room = bare_room(
+        asking(needed=["product:p1"], facts=[{"record": "product:p1", "field": "coupon_price"}]),
+        products=[{"product_id": "p1", "link_no": 1, "name": "青瓷茶杯", "skus": skus}],
+    )
+    said = play(room, "c1", embedder="lexical", language=language, rubric="single4")
+    assert price in (said.reply or "")
+
+
 def test_a_promotion_and_a_comment_can_be_needed() -> None:
     said = {"comment_id": "c0", "viewer": "乙", "at_s": 0, "text": "杯子烫手吗"}
     reply = {**said, "recorded_reply": {"text": "双层的不烫", "at_s": 0}}
