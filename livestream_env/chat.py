@@ -32,6 +32,7 @@ from livestream_env.completions import (
     Told,
     error_of,
     first_choice,
+    is_refused,
     json_body,
     tokens_of,
     usage_of,
@@ -293,8 +294,8 @@ class ChatClient:
         self, response: httpx.Response, body: dict[str, Any], choice: dict[str, Any]
     ) -> Completion:
         message, reason = choice["message"], choice.get("finish_reason")
-        refusal = message.get("refusal")
-        if reason == "content_filter" or isinstance(refusal, str):
+        if is_refused(choice):
+            refusal = message.get("refusal")
             why = f": {self._scrubbed(refusal)[:300]}" if refusal else " by its content filter"
             raise ChatRefused(
                 f"{self.base_url} refused{why}", status=response.status_code, code="content_filter"

@@ -118,6 +118,12 @@ def _codes_and_text(error: object) -> tuple[str, str]:
     return " ".join(codes), said if isinstance(said, str) else ""
 
 
+def is_refused(choice: dict[str, Any]) -> bool:
+    """Return whether a content filter, or a refusal of the model's, stands in an answer's place."""
+    reason, refusal = choice.get("finish_reason"), choice["message"].get("refusal")
+    return reason == "content_filter" or isinstance(refusal, str)
+
+
 def first_choice(body: dict[str, Any]) -> dict[str, Any] | None:
     """Return the first choice that has a message."""
     choices = body.get("choices")

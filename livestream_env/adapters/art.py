@@ -25,8 +25,14 @@ from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
 from livestream_env.adapters.whole_turns import TurnRenderer
 from livestream_env.chat import ChatClient
 from livestream_env.chat_agent import sendable_body
-from livestream_env.completions import Completion, first_choice, tokens_of, usage_of
-from livestream_env.errors import ChatError
+from livestream_env.completions import (
+    Completion,
+    first_choice,
+    is_refused,
+    tokens_of,
+    usage_of,
+)
+from livestream_env.errors import ChatError, ChatRefused
 from livestream_env.team import Member
 from livestream_env.types import Action, Trajectory
 
@@ -150,6 +156,8 @@ class _Client(ChatClient):
         choice = first_choice(body)
         if choice is None:
             raise ChatError(f"{self.base_url} answered no choice: {body!r:.300}", code="bad_answer")
+        if is_refused(choice):
+            raise ChatRefused(f"{self.base_url} refused: {choice!r:.300}", code="content_filter")
         self.choices.append(answer.choices[0])
         if step := _STEP.search(answer.model):
             self.versions.append(int(step[1]))

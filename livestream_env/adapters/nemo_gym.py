@@ -19,7 +19,13 @@ from livestream_env.adapters.setup import Setup, setup_of, trainer_module
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.whole_turns import TurnRenderer
 from livestream_env.drivers import Seed, arollout
-from livestream_env.errors import ChatError, CommentNotFound, InvalidAction, RoomNotFound
+from livestream_env.errors import (
+    ChatError,
+    ChatRefused,
+    CommentNotFound,
+    InvalidAction,
+    RoomNotFound,
+)
 from livestream_env.parsing import to_action
 from livestream_env.team import Member
 from livestream_env.types import Action, Message, Observation, ToolSpec, Trajectory
@@ -246,6 +252,8 @@ def _action(told: Item, *, turn: int, tools: Sequence[ToolSpec]) -> Action:
     except InvalidAction as error:
         raise ChatError(f"the model server sent no message: {error}", code="bad_answer") from error
     reason = (told.get("incomplete_details") or {}).get("reason")
+    if reason == "content_filter":
+        raise ChatRefused("the model server refused by its content filter", code="content_filter")
     prompt, sampled, logprobs = (tuple(ids[key]) if ids else None for key in _IDS[:3])
     stop = "length" if reason == "max_output_tokens" else "stop"
     return replace(action, prompt_ids=prompt, token_ids=sampled, logprobs=logprobs, stop=stop)

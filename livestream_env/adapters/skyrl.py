@@ -22,7 +22,7 @@ from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_modul
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.text_room import TextRoom
 from livestream_env.env import cause_of
-from livestream_env.errors import SandboxError
+from livestream_env.errors import ChatError, SandboxError
 from livestream_env.rows import TrainingRow
 from livestream_env.types import Trajectory
 
@@ -255,6 +255,10 @@ class _Noting:
         output = await self._client.generate(given, *args, **kwargs)
         env = _PLAYING.get()
         if env is not None:
+            if output["stop_reasons"][0] == "abort":
+                error = ChatError("SkyRL's engine aborted the request")
+                env.room.fail(error)
+                raise EpisodeLeftOut(f"env_error: {cause_of(error)}")
             logprobs = output.get("response_logprobs")
             env.room.sampled(
                 tuple(given["prompt_token_ids"][0]),

@@ -19,7 +19,7 @@ from livestream_env.adapters.text import as_user_messages, with_tools_told
 from livestream_env.drivers import failed_trajectory
 from livestream_env.env import LiveRoomEnv, cause_of
 from livestream_env.episode import TWO_AGENTS, Episode
-from livestream_env.errors import ResetNeeded, SandboxError
+from livestream_env.errors import ChatError, ResetNeeded, SandboxError
 from livestream_env.parsing import to_action
 from livestream_env.types import Message, Observation, Status, Trajectory
 
@@ -118,6 +118,13 @@ class PlayedRoom:
         assert env is not None
         episode.abort(reason)
         return self._told(env.finish_step(()))
+
+    def fail(self, error: ChatError) -> None:
+        """End the episode because the policy's engine failed."""
+        self.episode()
+        assert self._env is not None
+        self._env.fail_step(error)
+        self.setup.keep(self.played())
 
     def _told(self, stepped: tuple[Observation, Any, bool, bool, dict[str, Any]]) -> Stepped:
         observation, reward, terminated, truncated, info = stepped

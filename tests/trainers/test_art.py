@@ -285,6 +285,20 @@ def test_a_server_that_fails_is_no_reward(tmp_path: Path) -> None:
     assert line.trajectory.reward is None
 
 
+@pytest.mark.row("R45")
+def test_an_answer_that_a_filter_took_is_no_reward() -> None:
+    case = CASES["looked up"]
+    answer = server_of(case)
+
+    def filtered(request: dict[str, Any]) -> httpx.Response:
+        body = answer(request).json()
+        body["choices"][0]["finish_reason"] = "content_filter"
+        return httpx.Response(200, json=body)
+
+    with pytest.raises(RuntimeError, match="is left out: env_error: ChatRefused"):
+        play(case, filtered)
+
+
 def test_a_full_context_ends_the_episode_as_cut() -> None:
     case, calls = CASES["several turns"], iter(range(9))
     answer = server_of(case)

@@ -311,6 +311,22 @@ def test_an_endpoint_that_fails_is_a_failed_environment() -> None:
     assert "env_error" in answer.text
 
 
+@pytest.mark.row("R45")
+def test_an_answer_that_a_filter_took_is_a_failed_environment() -> None:
+    case = CASES["looked up"]
+    policy = policy_of(case)
+
+    def filtered(request: dict[str, Any]) -> httpx.Response:
+        body = policy(request).json()
+        body["choices"][0]["finish_reason"] = "content_filter"
+        return httpx.Response(200, json=body)
+
+    with agent_over(filtered, with_setup(Setup(**case.setup_options))) as url:
+        answer = run(url, case.row.to_json())
+    assert answer.status_code == 503
+    assert "env_error: ChatRefused" in answer.text
+
+
 def no_verdict(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
     return Rewards((Score("judge", None, cause="judge_error", reason="no verdict"),))
 

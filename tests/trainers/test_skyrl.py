@@ -188,6 +188,26 @@ def test_each_of_two_agents_is_trained_by_its_own_run(agent: str) -> None:
         play(case)
 
 
+@pytest.mark.row("R45")
+def test_a_request_that_the_engine_aborts_is_no_reward(tmp_path: Path) -> None:
+    case = CASES["looked up"]
+
+    class Aborts(Client):
+        async def generate(self, given: Any, model: str | None = None) -> Any:
+            reason = "stop" if self.asked else "abort"
+            return {**await super().generate(given, model), "stop_reasons": [reason]}
+
+    setup = Setup(**case.setup_options, log_dir=str(tmp_path))
+    output = play(case, client=Aborts(case), n=2, setup=setup)
+    left_out = "left out: env_error: ChatError: SkyRL's engine aborted the request"
+    assert sorted(output["stop_reasons"]) == [left_out, "stop"]
+    at = output["stop_reasons"].index(left_out)
+    assert not any(output["loss_masks"][at])
+    assert output["rewards"][at] == [1.0]  # the mean of the others
+    statuses = [line.trajectory.status for line in le.read_log(str(tmp_path)).lines]
+    assert sorted(statuses) == [Status.ENV_ERROR, Status.OK]
+
+
 def by_turn(trajectory: Trajectory, room: le.Room) -> list[Score]:
     """Give each turn with a call 0.25, and the whole 1.0."""
     calling = [at for at, turn in enumerate(trajectory.turns) if turn.action.message.tool_calls]
