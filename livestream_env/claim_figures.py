@@ -76,16 +76,17 @@ _NUMBER = re.compile(
     r"|k(?![a-z0-9的高超画级版清分屏]| (?:video|camera|display|tv|uhd))|w(?=[人单件粉多+]))?"
     r"(?P<tail>[1-9](?=[元块]))?"
     r"|(?<![几数])(?:(?<!好)|(?<=[最刚正只]好))"
-    rf"(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米]))"  # 三十五一斤
+    rf"(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米幅碗层]))"  # 三十五一斤
     rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)|公?[斤升]|米))"
     rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
     rf"(?: hundred{_MORE})?|a dozen|a hundred{_MORE}"
     r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year|dollar|buck"
     r"|inch|pound|foot|mile|liter|litre|gallon)(?![a-z])))(?![a-z])))"
-    r"(?P<half>[ -]and[ -]a[ -]half(?![a-z]))?"
+    r"(?P<half>[ -]and[ -](?:a[ -])?(?:half|quarter|three[ -]quarters)(?![a-z]))?"
 )
 _HALF_BEHIND = re.compile("半(?![个小天年月斤价折熟糖两])| and a half(?![a-z])")  # 三斤半, 四次半
 _OVER_A_HUNDRED = re.compile(rf"one[ -]((?:{_TENS.replace(' ', '|')}).*)")
+_PARTS = {"half": 0.5, "quarter": 0.25, "three quarters": 0.75}
 _SCALES = {"百": 100, "千": 1000, "万": 10_000, "k": 1000, "w": 10_000}
 _LONGEST_NUMBER = 12
 
@@ -205,7 +206,7 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
     if not values or _AFTER_LETTERS.search(before):
         return
     if match["half"]:
-        values[-1] += 0.5
+        values[-1] += _PARTS[match["half"].replace("-", " ").split(" ", 2)[2].removeprefix("a ")]
     if match["word"] in ("a", "an") and not (
         _A_DOLLAR.match(text, stop)
         or text.startswith((" full ", " whole "), stop)

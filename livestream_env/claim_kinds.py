@@ -37,6 +37,8 @@ _KINDS_IN_STOCK = re.compile(
 )
 _LAST = re.compile(r"(?:最后|[还只就仅]剩了?)\Z")
 _STARTS_AT = re.compile(r"起(?:[发拍卖送批订售]|(?=[，,。;!哈哦]|\Z))")
+_CROPPED = re.compile("(?:[裤袖裙衣]长|是|做成)\\Z")
+_WE_HAVE = re.compile(r"(?<![a-z])(?:i|we)(?:'ve| have)(?: only| just| got| about)* \Z")
 _LISTED = re.compile(r"\s?(?:[、/]|,? ?(?:and|or|&)|, |和|跟)\s?\Z")
 _DO_IT = re.compile("(?:麻烦|请|建议|记得|最好|可以|要|得|先)[^，]{0,5}\\Z")
 _ORDERED = re.compile("(?:[您你]|咱)(?:这单|那单|的?订单|(?:刚才?)?(?:拍|买|下)的)[^，]{0,8}\\Z")
@@ -193,6 +195,8 @@ class _Reader(Prices):
         if is_very or (figure.name == "款" and 1990 <= figure.value < 2100):
             return
         before = self._before(figure, 14)
+        if figure.name == "分" and _CROPPED.search(before):
+            return
         if figure.name in tuple("次遍回") and _DO_IT.search(before):
             return
         is_asked_for = self.zh["count.not_before"].search(self._before(figure.first, 14))
@@ -273,5 +277,7 @@ class _Reader(Prices):
         is_left = words["stock.down_to"].search(before) and words["count.noun"].match(after)
         if _FEW_ARE_LEFT.match(after) and words["stock.down_to"].search(before):
             return figure.value <= 10 and not any(f.unit == "money" for f in self.figures)
+        if figure.unit == "bare" and _FEW_ARE_LEFT.match(after) and _WE_HAVE.search(before):
+            return True  # tan I have twelve
         is_part = words["stock.have"].search(before) and after.startswith(" of the ")
         return bool(is_stock or is_left or is_part)

@@ -471,7 +471,7 @@ def _han(part: Part) -> str:
 
 
 _AMOUNT_BEHIND = re.compile(
-    r"\s[0-9]\S*(?:\s(?:oz|pcs?|packs?|ct|count|pieces?|ml|l|g|kg|lbs?|inch(?:es)?|cm|mm|m|ft|yds?|yards|w))?\Z"
+    r"\s[0-9]\S*(?:\s(?:oz|pcs?|packs?|pk|pr|prs|ct|count|pieces?|ml|l|g|kg|lbs?|inch(?:es)?|cm|mm|m|ft|yds?|yards|w))?\Z"
 )
 
 

@@ -65,10 +65,10 @@ _OF_KIND = re.compile(  # 25的卷小, 160的给新生儿
     r"的(?:[^，]{0,3}(?:[大小长短宽窄厚薄粗细高矮重轻少多偏够]|适合|穿)|给(?![您你大])|配|用来"
     r"|[0-9一二两三四五六七八九十]{1,3}(?:个月|岁|斤|公斤|米|天|周))"
 )
-_IS_A_RANGE = re.compile(r"(?:[smlx]|码|号)是\Z")
+_IS_A_RANGE = re.compile(r"(?:[smlx]码?|码|号)是?\Z")
 _OF_VARIANT = re.compile(
-    r"(?:[和跟、][0-9]{1,4}){0,3}(?:的|码)?(?:都|也|还|就|全|已经){0,2}"
-    r"(?:没[了货有]|[断缺]|卖[完光空]|有[货的]?(?=[，,。;!呢哦哈]|\Z)|售罄|[还只就]剩|剩(?!下的)|不多)"
+    r"(?:[和跟、 ][0-9]{1,4}){0,3}(?:的|码)?(?:都|也|还|就|全|已经){0,2}"
+    r"(?:没[了货有]|[断缺]|卖[完光空]|有[货的]?(?=[，,。;!呢哦哈]|\Z)|有几|售罄|[还只就]剩|剩(?!下的)|不多)"
 )
 _LETTER_SIZE = re.compile(r"(?:[smlx]{1,4}|均|[0-9]xl)码?\s?\Z")
 _LIST_ITEM = re.compile(r"\s?[.、)）]")
@@ -89,8 +89,8 @@ _BUYS_AFTER = re.compile(
 )
 _OWN_PRICE = re.compile(r"(?:才|只要|就|是|一共|:|\s)?[¥$]?[0-9]")
 _ENGLISH_BUYS = re.compile(
-    rf"(?: (?!and|but|so)[a-z{NAME}{LINK}'-]+){{0,4}}? (?:for|are|is|at|it's|that's|/)"
-    r"(?: just| only| about)? ?|/ ?"
+    rf"(?: (?!and|but|so)[a-z{NAME}{LINK}'-]+){{0,4}}?"
+    r" (?:for|are|is|at|it's|that's|runs?|costs?|come to|/)(?: just| only| about)? ?|/ ?"
 )
 _ENGLISH_BUYS_AFTER = re.compile(r"\s?(?:for (?:all |(?:the |a )(?:pack|set|box|bag) of )?|/ ?)")
 
@@ -348,7 +348,10 @@ class Prices:
 
     def _buys(self, count: Figure, gap: str) -> bool:
         if self.language == "en":
-            is_plain = count.unit == "bare" or count.unit == "piece"
+            if self.text.endswith("the ", 0, count.start):
+                return False  # the two together are $64
+            is_packs = count.unit == "pack" and self.text[count.stop - 1] == "s"
+            is_plain = is_packs or count.unit in ("bare", "piece")
             return is_plain and _ENGLISH_BUYS.fullmatch(gap) is not None
         if (
             count.unit != "piece"
