@@ -52,6 +52,7 @@ def _classes() -> Any:
     configs: Any = module("nemo_gym.config_types")
     verified: Any = module("nemo_gym.base_resources_server")
     servers: Any = module("nemo_gym.server_utils")
+    http: Any = module("aiohttp")
     from fastapi import HTTPException, Request
     from pydantic import ConfigDict, Field
 
@@ -148,14 +149,18 @@ def _classes() -> Any:
             name = self.config.model_server.name
 
             async def ask(asked: Item, cookies: Any) -> tuple[Item, Any]:
-                answer = await client.post(
-                    server_name=name, url_path=path, json=asked, cookies=cookies
-                )
-                if not answer.ok:
+                try:
+                    answer = await client.post(
+                        server_name=name, url_path=path, json=asked, cookies=cookies
+                    )
+                    if answer.ok:
+                        return await servers.get_response_json(answer), answer.cookies
                     text = (await answer.read()).decode(errors="replace")
-                    problem = f"the model server answered {answer.status}: {text[:300]}"
-                    raise ChatError(problem, code="refused", status=answer.status)
-                return await servers.get_response_json(answer), answer.cookies
+                except (http.ClientError, TimeoutError, ValueError) as error:
+                    problem = f"the model server gave no answer: {error!r}"[:600]
+                    raise ChatError(problem, code="connection") from error
+                problem = f"the model server answered {answer.status}: {text[:300]}"
+                raise ChatError(problem, code="refused", status=answer.status)
 
             return ask
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 import yaml
@@ -309,6 +310,25 @@ def test_an_endpoint_that_fails_is_a_failed_environment() -> None:
         answer = run(url, case.row.to_json())
     assert answer.status_code == 503
     assert "env_error" in answer.text
+
+
+@pytest.mark.row("R45")
+def test_a_model_server_that_breaks_off_is_a_failed_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case = CASES["looked up"]
+
+    async def breaks_off(self: Any, **request: Any) -> Any:
+        raise aiohttp.ClientPayloadError("the answer is cut")
+
+    monkeypatch.setattr(ServerClient, "post", breaks_off)
+    setup = Setup(**case.setup_options, log_dir=str(tmp_path))
+    with agent_over(policy_of(case), with_setup(setup)) as url:
+        answer = run(url, case.row.to_json())
+    assert answer.status_code == 503
+    assert "the answer is cut" in answer.text
+    (line,) = le.read_log(str(tmp_path)).lines
+    assert line.trajectory.reward is None
 
 
 @pytest.mark.row("R45")
