@@ -42,7 +42,7 @@ def training_rows(
     agents: Mapping[str, Masker] = AGENTS,
     rubric: str | Scorer | None = "multi22",
     rooms: Iterable[Room] | None = None,
-    advantages: str | Preset | Estimator = "verl",
+    advantages: str | Preset | Estimator | None = "verl",
     key: Literal["agent", "global"] = "agent",
     flat: Literal["keep", "exclude"] = "keep",
     current_version: Version | Mapping[str, Version] | None = None,
@@ -65,7 +65,8 @@ def training_rows(
             the trajectories have.
         rooms: where the rooms of the trajectories are found, with their keys; by default among the
             bundled and the generated ones.
-        advantages: a preset of `advantages.PRESETS`, `gdpo`, `gigpo`, or a function of `Members`.
+        advantages: a preset of `advantages.PRESETS`, `gdpo`, `gigpo`, or a function of `Members`;
+            `None` leaves them at 0, for a trainer that compares rewards itself.
         key: `agent` compares an agent with itself (Dr.MAS), `global` gives every agent the
             advantage of the trained agents' mean total.
         flat: whether groups whose rewards are equal for an agent are kept, with advantage 0, or
@@ -82,7 +83,7 @@ def training_rows(
     """
     _check_kinds(trajectories, agents)
     _check_options(key, flat, mixed_versions, current_version, max_staleness)
-    estimator = find_estimator(advantages, key)
+    estimator = None if advantages is None else find_estimator(advantages, key)
     named = _renderer_of_each(renderers, agents)
     members: list[_Member] = []
     for index, (trajectory, group, name) in enumerate(_named(trajectories)):
@@ -355,7 +356,7 @@ def _unscored(member: _Member, problem: str) -> str:
 
 
 def _compare(
-    members: Sequence[_Member], estimator: Estimator, flat: Literal["keep", "exclude"]
+    members: Sequence[_Member], estimator: Estimator | None, flat: Literal["keep", "exclude"]
 ) -> None:
     """Give every member that counts its advantage, or exclude it with the reason."""
     for group in _by(members, lambda member: (member.agent, member.group)).values():
@@ -366,6 +367,10 @@ def _compare(
         elif flat == "exclude" and counted and is_flat([m.reward for m in counted]).all():
             for member in counted:
                 member.excluded = "flat: all rewards of its group are equal"
+    if estimator is None:
+        for member in members:
+            member.advantage = 0.0 if member.counts else None
+        return
     totals = {(m.index, m.agent): m.reward for m in members if m.counts}
     names = list(dict.fromkeys(member.agent for member in members))
     for agent, own in _by(members, lambda member: member.agent).items():

@@ -946,6 +946,12 @@ def test_group_hooks_see_the_members_that_count() -> None:
     }
 
 
+def test_without_an_estimator_advantages_are_left_to_the_trainer() -> None:
+    rows = rows_of([two(1, 1), two(0, 0)], advantages=None)
+    assert [row.reward for row in by_agent(rows, "replier")] == [1, 0]
+    assert [row.advantage for row in rows] == [0.0] * 4
+
+
 # --- mistakes -----------------------------------------------------------------------------------
 
 

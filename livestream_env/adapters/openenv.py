@@ -178,7 +178,8 @@ def _classes() -> Any:
             else:
                 given = (action.prompt_ids, action.token_ids, action.logprobs)
                 known = [None if one is None else tuple(one) for one in given]
-                self._played.sampled(known[0], known[1], known[2], action.stop)
+                if known != [None] * 3 or action.stop != "stop":
+                    self._played.sampled(known[0], known[1], known[2], action.stop)
                 stepped = self._played.take(action.message)
             observation, _, terminated, truncated, info = stepped
             if terminated or truncated:
@@ -218,8 +219,10 @@ def _classes() -> Any:
             )
 
         def _known(self, room: str) -> str:
+            if room == self._played.setup.room:
+                return room
             known = (*self._rooms, "bundled:train", "bundled:test", *list_rooms())
-            if room != self._played.setup.room and room not in known:
+            if room not in known:
                 hint = did_you_mean(room, known)
                 raise ValueError(f"`{room[:100]}` is none of this server's rooms.{hint}")
             return room

@@ -17,7 +17,6 @@ from typing import Any
 
 from livestream_env.env import LiveRoomEnv
 from livestream_env.errors import MissingDependency, did_you_mean
-from livestream_env.estimators import Members
 from livestream_env.masking import END_TO_END, MASKERS
 from livestream_env.run_metrics import metrics
 from livestream_env.tokens import Masker, Renderer
@@ -200,7 +199,7 @@ class Setup:
         trained is excluded with its reason.
         """
         return training_rows(
-            [trajectory], renderers, agents=self.agents, rubric=None, advantages=_not_compared
+            [trajectory], renderers, agents=self.agents, rubric=None, advantages=None
         )
 
     def keep(
@@ -304,8 +303,3 @@ def _masker(given: Masker | str) -> Masker:
             f"no masker `{given}`; known are {', '.join(MASKERS)}.{did_you_mean(given, MASKERS)}"
         )
     return MASKERS[given]
-
-
-def _not_compared(members: Members) -> list[float]:
-    """Leave the advantages to the trainer, which has the whole group."""
-    return [0.0] * len(members.groups)
