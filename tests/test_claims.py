@@ -472,7 +472,7 @@ def test_a_name_without_its_middle_or_with_its_number_spoken() -> None:
     assert en("A thousand? We've sold 12k aprons") == {"product:e1", "count:12000aprons@e1"}
 
 
-@pytest.mark.parametrize(("part", "least"), [("unseen", 0.96), ("fresh", 0.97)])
+@pytest.mark.parametrize(("part", "least"), [("unseen", 0.96), ("fresh", 0.97), ("blind", 0.93)])
 def test_the_parts_that_were_labelled_without_sight_of_code_or_cases(
     part: str, least: float
 ) -> None:
