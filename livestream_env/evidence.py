@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 from livestream_env.claims import Claim, ProductName, find_claims, find_kinds
 from livestream_env.coverage import Values, values_of
@@ -198,6 +199,15 @@ class Reading:
             return name
         owners = [p.product_id for p in self.product_names for s in p.skus if s.sku_id == name]
         return owners[0] if kind == "sku" and owners else None
+
+    @cached_property
+    def met_links(self) -> frozenset[Any]:
+        """Link numbers that the prompt, a viewer in it, or a call that ran names."""
+        said = [m.content for m in self.trajectory.messages if m.role == "user"]
+        claims = [c for text in said for c in find_claims(text, language=self.language)]
+        ran = [c.call.arguments for one in self.rounds for c in one.look_ups if not c.result.error]
+        moved = [arguments.get("link_no") for arguments in ran]
+        return frozenset((*(c.value for c in claims if c.kind == "link"), *moved))
 
     @cached_property
     def abstains(self) -> bool | None:

@@ -94,6 +94,7 @@ def _faults(reading: Reading, grounding: Grounding) -> tuple[list[str], int, int
             if verdict != "supported":
                 faults.append(f"{verdict}: {claim.label}")
         faults += _two_values(claims, reading.rounds[number].text)
+        faults += _wrong_links(reading, number)
     faults += _must_nots(reading)
     return faults, supported, total
 
@@ -107,6 +108,8 @@ def _verdict(reading: Reading, grounding: Grounding, number: int, claim: Claim) 
     if claim.kind.startswith("price.") and _is_asked_total(reading, claim):
         return "supported"
     known = reading.world.ground.verdict(claim)
+    if claim.kind == "link" and grounding == "trajectory" and known == "supported":
+        return known if claim.value in reading.met_links else "unsupported"
     if claim.kind in ("product", "link"):
         return known
     if grounding == "room":
@@ -206,6 +209,27 @@ def _two_values(claims: Sequence[Claim], text: str) -> list[str]:
     return found
 
 
+def _wrong_links(reading: Reading, number: int) -> list[str]:
+    """Return the links that a reply gives to another product than the one it names beside them."""
+    text = reading.rounds[number].text
+    named = {one.product_id: fold(one.name) for one in reading.product_names}
+    by_link: dict[Any, str] = {one.link_no: one.product_id for one in reading.product_names}
+    pairs = [c for c in reading.claims[number] if c.kind in ("product", "link")]
+    found = []
+    for first, second in pairwise(sorted(pairs, key=lambda claim: claim.start)):
+        link, product = (first, second) if first.kind == "link" else (second, first)
+        owner = by_link.get(link.value)
+        if product.kind != "product" or owner is None or product.value not in named:
+            continue
+        joins = (_IS if first is link else _AT).fullmatch(text, first.stop, second.start)
+        if joins and owner != product.value and fold(product.text) not in named[owner]:
+            found.append(f"wrong_product: {link.label}")
+    return found
+
+
+_AT = re.compile(r"\s*(?:就?[在是为]|[（(【:：]|is(?: at| under| on)?|at|under|on)?\s*")
+_IS = re.compile(r"\s*(?:的|就?是|[:：=]|is)\s*(?:the\s+)?")
+"""What stands between a product and its link, and between a link and its product."""
 _AMOUNT = r"(\d+(?:\.\d+)?)"
 _HEDGED = re.compile(
     rf"(?:可能|也许|或许|maybe|perhaps)[^\d，。；;]{{0,8}}{_AMOUNT}\s*(?:元|块钱?)?\s*[,，]?\s*"

@@ -265,6 +265,39 @@ def test_every_claim_needs_this_episodes_evidence(reply: str, expected: float) -
     assert value("correctness", keyed(PRICE), (SEARCH, RULE), reply) == expected
 
 
+@pytest.mark.row("R58")
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        pytest.param("亲，原味腰果200克在1号链接", 1.0, id="its own link"),
+        pytest.param("亲，1号链接的原味腰果200克", 1.0, id="named behind its link"),
+        pytest.param("亲，海盐饼干在1号链接", 0.0, id="another product's link"),
+        pytest.param("亲，1号链接就是海盐饼干", 0.0, id="another product behind the link"),
+        pytest.param("亲，海盐饼干（1号链接）", 0.0, id="in brackets"),
+        pytest.param("亲，48小时内发货，2号链接", 0.0, id="a link that nothing told of"),
+        pytest.param("亲，48小时内发货，1号链接", 1.0, id="a link that was looked up"),
+    ],
+)
+def test_a_link_is_of_the_product_named_and_was_told_of(reply: str, expected: float) -> None:
+    calls = (SEARCH, FAQ, RULE)
+    assert value("correctness", keyed(PRICE, SHIPPING), calls, reply) == expected
+
+
+@pytest.mark.row("R58")
+def test_a_link_that_the_viewer_named_may_be_named_back() -> None:
+    room = keyed(SHIPPING, text="2号链接啥时候发")
+    assert value("correctness", room, (FAQ, SHIPPING_RULE), "亲，2号链接48小时内发货") == 1.0
+
+
+@pytest.mark.row("R93")
+def test_a_link_is_held_against_the_room_where_calls_are_not_known() -> None:
+    room = keyed(SHIPPING)
+    silent = played(room, (), "亲，海盐饼干在2号链接")
+    wrong = played(room, (), "亲，海盐饼干在1号链接")
+    by_room = correctness("room")
+    assert [by_room(one, room).value for one in (silent, wrong)] == [1.0, 0.0]  # type: ignore[union-attr]
+
+
 def test_what_an_faq_says_supports_a_promise() -> None:
     room = keyed(SHIPPING)
     assert value("correctness", room, (FAQ, SHIPPING_RULE), "付款后48小时内发货哦") == 1.0
