@@ -162,22 +162,32 @@ def _leaning(straight: Side, exchanged: Side) -> int | None:
     return 1 if places[straight] + places[exchanged] > 0 else -1
 
 
-def length_slope(lengths: Sequence[int], values: Sequence[float]) -> float | None:
+def length_slope(
+    lengths: Sequence[int], values: Sequence[float], labels: Sequence[int] | None = None
+) -> float | None:
     """Return what 100 more characters add to a value, by least squares; `None` for one length.
+
+    With `labels` only rows of equal labels are compared, so that neither a judge that is always
+    right nor one that always says the same has a slope.
 
     Raises:
         ValueError: there is not one number for each length.
     """
-    if len(lengths) != len(values):
-        raise ValueError(f"{len(lengths)} lengths have {len(values)} values; give one for each")
-    if len(set(lengths)) < 2:
-        return None
+    for name, given in (("values", values), ("labels", labels)):
+        if given is not None and len(given) != len(lengths):
+            raise ValueError(f"{len(lengths)} lengths have {len(given)} {name}; give one for each")
     x, y = _finite("lengths", lengths) / 100, _finite("values", values)
-    return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    classes = np.zeros(len(x)) if labels is None else np.asarray(labels)
+    for label in np.unique(classes):
+        rows = classes == label
+        x[rows] -= x[rows].mean()
+        y[rows] -= y[rows].mean()
+    squares = float((x**2).sum())
+    return float((x * y).sum()) / squares if squares > 1e-12 else None
 
 
 def _finite(name: str, values: Sequence[float]) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
+    array = np.array(values, dtype=np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"the {name} hold what is no finite number; leave such rows out")
     return array

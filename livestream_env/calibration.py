@@ -164,6 +164,7 @@ def _summed(
     failed = [one for one in came if one.cause]
     causes = [one.cause for one in failed if one.cause]
     top = CLASSES - 1
+    replied = [(c, value) for c, value in judged if c.case.reply]
     return Calibration(
         cases=len(cases),
         failures={cause: causes.count(cause) for cause in sorted(set(causes))},
@@ -175,8 +176,9 @@ def _summed(
         positions=position_bias(orders),
         pairs_right=sum(consistent_winner(*order) == "first" for order in orders),
         slope=length_slope(
-            [len(case.case.reply) for case, _ in judged if case.case.reply],
-            [value - case.label / top for case, value in judged if case.case.reply],
+            [len(case.case.reply) for case, _ in replied],
+            [value for _, value in replied],
+            [case.label for case, _ in replied],
         ),
         versions={key: value for judge in judges for key, value in judge.versions.items()},
     )

@@ -1068,6 +1068,13 @@ def test_retest_and_length_slope() -> None:
     assert length_slope([50, 50], [0.0, 1.0]) is None
     assert length_slope([7] * 3, [0.1, 0.9, 0.4]) is None
     assert length_slope([], []) is None
+    # at equal labels: judges that are always right, or always say the same, have no slope
+    lengths, labels = [10, 30, 100, 140], [0, 0, 1, 1]
+    assert length_slope(lengths, [0.0, 0.0, 1.0, 1.0], labels) == 0.0
+    assert length_slope(lengths, [1.0, 1.0, 1.0, 1.0], labels) == 0.0
+    # (2 * .1 * .1 + 2 * .2 * .2) / (2 * .1 ** 2 + 2 * .2 ** 2)
+    assert length_slope(lengths, [0.0, 0.2, 0.5, 0.9], labels) == pytest.approx(1.0)
+    assert length_slope([10, 10, 40], [0.0, 1.0, 1.0], [0, 0, 1]) is None
 
 
 # --- calibration ---
