@@ -94,7 +94,7 @@ class Trace:
                 parent, prompt = len(self.nodes) - 1, prompt[len(before) :]
         self._add(parent, prompt, ())
         self._add(len(self.nodes) - 1, action.token_ids or (), action.logprobs or ())
-        self.calls.append(SimpleNamespace(node=len(self.nodes) - 1))
+        self.calls.append(SimpleNamespace(node=len(self.nodes) - 1, finish_reason="stop"))
 
     def _add(self, parent: int | None, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         is_sampled = bool(logprobs)

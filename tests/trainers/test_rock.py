@@ -44,8 +44,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 _OWN_TOOL = '''
-from pages_for_tests import module_of, snippets
-
 import livestream_env as le
 
 
