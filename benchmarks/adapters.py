@@ -394,9 +394,10 @@ def openrlhf() -> Play:
     return play
 
 
-def openenv() -> Play:
-    """Play an episode of OpenEnv's environment, without its WebSocket."""
-    from livestream_env.adapters.openenv import LiveRoomEnvironment, RoomAction
+def openenv() -> Plays:
+    """Play an episode of OpenEnv's environment, without its WebSocket. Alone are OpenEnv's own
+    models of the same actions and observations."""
+    from livestream_env.adapters.openenv import LiveRoomEnvironment, RoomAction, RoomObservation
 
     env = LiveRoomEnvironment(**CASE.setup_options)
 
@@ -405,7 +406,16 @@ def openenv() -> Play:
         rewards = [env.step(RoomAction(message=line.text)).reward for line in CASE.lines]
         assert rewards[-1] == 1.0
 
-    return play
+    told = [dict(env.reset(**CASE.row.to_json()))]
+    told += [dict(env.step(RoomAction(message=line.text))) for line in CASE.lines]
+
+    def alone() -> None:
+        RoomObservation(**told[0])
+        for line, one in zip(CASE.lines, told[1:], strict=True):
+            RoomAction(message=line.text)
+            RoomObservation(**one)
+
+    return play, alone
 
 
 def openenv_sessions() -> Play:
@@ -807,12 +817,8 @@ def main(names: Sequence[str]) -> None:
             f" ({form}): {ratio:.2f} x the cost"
         )
         if alone:
-            over = statistics.median(row[1] / row[2] for row in rows)
-            rest = statistics.median((row[1] - row[2]) / row[0] for row in rows)
-            told += (
-                f"; {over:.2f} x over the trainer alone, {alone[0]:.1f} of {theirs:.1f} ms;"
-                f" the rest is {rest:.2f} x the core"
-            )
+            over = statistics.median(row[1] / (row[0] + row[2]) for row in rows)
+            told += f"; {over:.2f} x the core and the trainer alone, {ours:.1f} + {alone[0]:.1f} ms"
         print(told, flush=True)
 
 

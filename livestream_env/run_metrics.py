@@ -109,7 +109,8 @@ _STOPS = {reason: f"stop/{reason or 'running'}" for reason in (*StopReason, None
 def _rewards(ended: Sequence[Trajectory], groups: Sequence[Hashable]) -> Figures:
     """Return the figures of every total and hook."""
     values: dict[str, list[tuple[float | None, Hashable]]] = {}
-    causes: dict[str, Counter[str | None]] = {}
+    absent: Counter[tuple[str, str | None]] = Counter()
+    hooks: dict[str, None] = {}
     turns: dict[str, list[float]] = {}
     for trajectory, group in zip(ended, groups, strict=True):
         for name, total in _totals(trajectory):
@@ -118,15 +119,17 @@ def _rewards(ended: Sequence[Trajectory], groups: Sequence[Hashable]) -> Figures
             name = f"{score.agent}/{score.name}"
             if score.turn is None:
                 values.setdefault(name, []).append((score.value, group))
-                causes.setdefault(name, Counter())[score.cause] += score.value is None
+                hooks[name] = None
+                if score.value is None:
+                    absent[name, score.cause] += 1
             elif score.value is not None:
                 turns.setdefault(name, []).append(score.value)
     figures: Figures = {}
     for name, rows in values.items():
         figures |= _of_stream(f"reward/{name}", rows)
-    for name, counts in causes.items():
+    for name in hooks:
         for cause in MISSING_CAUSES:
-            figures[f"reward/{name}/unscored/{cause}"] = counts[cause] / len(values[name])
+            figures[f"reward/{name}/unscored/{cause}"] = absent[name, cause] / len(values[name])
     return figures | {f"reward/{name}/turn_mean": _mean(found) for name, found in turns.items()}
 
 
