@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from livestream_env.claim_text import Reading, joined, lexicon
+from livestream_env.claim_text import Reading, joined, lexicon, read
 
 FLIPS = {
     "gift": {"yes": "no"},
@@ -51,6 +51,14 @@ def _rules(language: str) -> tuple[_Rule, ...]:
         )
         rules.append(_Rule(row["kind"], frozenset(row["needs"]), pattern))
     return tuple(rules)
+
+
+def may_state(kind: str, text: str, language: str) -> bool:
+    """Tell whether claims of a kind of promises can be in a text: a quick look before the whole
+    search, without names."""
+    language = "zh" if language.startswith("zh") else "en"
+    plain = read(text).text
+    return any(rule.pattern.search(plain) for rule in _rules(language) if rule.kind == kind)
 
 
 _WORD = re.compile(r"([a-z]+)('[a-z]+)?|100")

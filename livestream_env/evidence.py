@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from livestream_env.claim_promises import may_state
 from livestream_env.claims import Claim, ProductName, find_claims, find_kinds
 from livestream_env.coverage import Values, values_of
 from livestream_env.grounding import Ground
@@ -218,6 +219,8 @@ class Reading:
         text = self.rounds[-1].text
         if not text.strip():
             return None
+        if not may_state("abstain", text, self.language):
+            return False
         return dodges(find_kinds(text, language=self.language, products=self.product_names))
 
     def unlinked(self, number: int) -> str:
