@@ -33,6 +33,7 @@ from livestream_env.soak_world import (
     task_of,
 )
 from livestream_env.stability import Stability, stability_report
+from livestream_env.trajectory_log import json_text
 from livestream_env.types import State, Status, Trajectory
 
 RETRIES = 1
@@ -200,7 +201,7 @@ class SoakRun:
                 return
             one.seed, one.started_s = seed, time.monotonic()
             try:
-                line = self._episode(seed).model_dump_json() + "\n"
+                line = json_text(self._episode(seed)) + "\n"
             except Exception as error:
                 self.raised[seed] = f"{type(error).__name__}: {error}"
             else:

@@ -18,6 +18,7 @@ from livestream_env.rooms import Room
 from livestream_env.sandbox import LocalSandbox, RemoteSandbox, Sandbox
 from livestream_env.soak_server import SpawnedServer
 from livestream_env.synthetic import make_room
+from livestream_env.trajectory_log import json_text
 from livestream_env.types import Action, Message, Observation, ToolSpec, Trajectory
 
 WORLDS, COPIES, COMMENTS = 4, 4, 12
@@ -124,7 +125,7 @@ def is_foreign(trajectory: Trajectory, room: Room) -> bool:
     """Tell whether anything of it is another room's."""
     if trajectory.content_hash != room.content_hash:
         return True
-    return bool({*_SECRET.findall(trajectory.model_dump_json())} - {secret_of_room(room)})
+    return bool({*_SECRET.findall(json_text(trajectory))} - {secret_of_room(room)})
 
 
 def task_of(seed: int) -> tuple[Room, str]:

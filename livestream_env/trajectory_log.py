@@ -188,9 +188,13 @@ def _records(path: Path) -> Iterator[tuple[str, Any, str]]:
         return
     for file in sorted(path.glob("*.jsonl")):
         with BufferedReader(FileIO(file)) as opened:
+            left = os.fstat(opened.fileno()).st_size  # a run may write it on for ever
             for number, raw in enumerate(opened, 1):
                 if raw.strip():
                     yield f"{file.name}, line {number}", _record(raw), file.stem
+                left -= len(raw)
+                if left <= 0:
+                    break
 
 
 def _record(raw: bytes) -> Any:

@@ -19,6 +19,7 @@ import pytest
 from rooms_for_tests import small_room
 
 import livestream_env as le
+from livestream_env import trajectory_log
 from livestream_env.trajectory_log import json_text
 from livestream_env.types import (
     Action,
@@ -113,6 +114,21 @@ def test_a_line_that_is_cut_is_told_and_left_out(tmp_path: Path) -> None:
     logged = le.read_log(tmp_path)
     assert seeds(logged.lines) == [0, 2]
     assert [where for where, _ in logged.refused] == [f"{log.path.name}, line 2"]
+
+
+def test_a_log_that_is_written_on_is_read_as_far_as_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = le.TrajectoryLog(tmp_path)
+    log.add([episode(0), episode(1)])
+    read = trajectory_log._record
+
+    def read_while_written(raw: bytes) -> object:
+        log.add(episode(2))
+        return read(raw)
+
+    monkeypatch.setattr(trajectory_log, "_record", read_while_written)
+    assert seeds(le.read_log(tmp_path).lines) == [0, 1]
 
 
 def test_lines_that_are_none_are_refused_with_the_reason(tmp_path: Path) -> None:
