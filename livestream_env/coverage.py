@@ -69,12 +69,12 @@ def occurs(phrase: str, text: str) -> bool:
     before = r"(?<!\d)(?<!\d\.)" if wanted[:1].isdigit() else ""
     after = r"(?!\.?\d)" if wanted[-1:].isdigit() else ""
     said, pattern = _plain(text), f"{before}{re.escape(wanted)}{after}"
-    return any(not _DENIAL.search(said[: found.start()]) for found in re.finditer(pattern, said))
+    return any(not _is_denied(said, found.start()) for found in re.finditer(pattern, said))
 
 
 _MONEY = re.compile(
     r"[¥$]\s*(\d+(?:\.\d+)?)(?:\s*(?:元|块钱?))?"
-    r"|(\d+(?:\.\d+)?)\s*(?:元|块钱?|(?:dollars?|bucks?|yuan)\b)"
+    r"|(?<!\d)(\d+(?:\.\d+)?)\s*(?:元|块钱?|(?:dollars?|bucks?|yuan)\b)"
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _DENIAL = re.compile(
@@ -82,6 +82,12 @@ _DENIAL = re.compile(
     r"|(?:\bnot|n't|\bnever|\bno longer|\bisnt)(?: (?:a|an|the|for|at|over|in|within))*\s*\W?$"
 )
 """What stands before something that is denied."""
+_NEAR = 40
+"""So many characters before a phrase may deny it."""
+
+
+def _is_denied(text: str, start: int) -> bool:
+    return _DENIAL.search(text[max(0, start - _NEAR) : start]) is not None
 
 
 def _plain(text: str) -> str:
@@ -105,8 +111,7 @@ def holds(reply: str, value: Any) -> bool:
     zeros = "0*" if "." in number else r"(?:\.0+)?"
     pattern = rf"(?<!\d)(?<!\d\.){re.escape(number)}{zeros}(?!\.?\d)"
     said = _THOUSANDS.sub("", fold(reply))
-    found = (m.start() for m in re.finditer(pattern, said))
-    return any(not _DENIAL.search(said[:start]) for start in found)
+    return any(not _is_denied(said, found.start()) for found in re.finditer(pattern, said))
 
 
 def _said(trajectory: Trajectory) -> str:

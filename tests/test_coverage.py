@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from rooms_for_tests import small_room
 
 import livestream_env as le
-from livestream_env.coverage import answered_comments, comment_f1, facts_stated
+from livestream_env.coverage import (
+    answered_comments,
+    comment_f1,
+    facts_stated,
+    holds,
+    occurs,
+    without_money,
+)
 
 
 def asked(
@@ -80,3 +88,19 @@ def test_a_reply_that_did_not_stand_answers_nothing() -> None:
     cut = le.Action(le.Action.reply("好").message, stop="length")
     assert answered_comments(ROOM, played(["c1"], cut)) == set()
     assert facts_stated(ROOM, played(["c1"], cut)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("1" * 100_000, id="digits"),
+        pytest.param("不48小时" * 20_000, id="denials"),
+        pytest.param("$ " * 50_000, id="signs"),
+    ],
+)
+def test_a_degenerate_reply_takes_linear_time(text: str) -> None:
+    start = time.process_time()
+    assert not occurs("48小时", text)
+    assert not holds(text, 48)
+    assert without_money(text)
+    assert time.process_time() - start < 10  # minutes, were it quadratic
