@@ -69,6 +69,10 @@ _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
 _MORE = f"(?:(?: and)? (?:{_WORD})(?:[ -](?:{_WORD}))?)?"
 # 三两到四两, but not 两件 behind 三
 _NO_MORE = rf"(?:[到至重的左上半往多装大小，,。;!]|一{PIECE}|\Z)"
+# What an amount of one piece follows: 算下来九十一罐 are not 91 cans.
+_SHARED = (
+    "(?:(?<=下来)|(?<=[折只]合)|(?<=[，,]合)|(?<=等于)|(?<=平均)|(?<=均摊)|(?<=摊到)|(?<=当于))"
+)
 _NUMBER = re.compile(
     rf"(?=[0-9{_HAN}半a-z])(?:"  # a quick no for most characters
     r"(?:(?<![a-z0-9.'])|(?<=[0-9m]x))(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
@@ -77,8 +81,9 @@ _NUMBER = re.compile(
     r"(?P<tail>[1-9](?=[元块]))?"
     r"|(?<![几数])(?:(?<!好)|(?<=[最刚正只]好))"
     rf"(?P<han>[{_HAN}]*[十百][{_HAN_DIGIT}](?=一(?:{PIECE}|[斤米幅碗层]))"  # 三十五一斤
+    rf"|{_SHARED}[{_HAN_DIGIT}]*百?[{_HAN_DIGIT}]?[十百](?=一(?!块)(?:{PIECE}|[斤米幅碗层]))"
     rf"|[{_HAN_DIGIT}]{{1,2}}(?=两{_NO_MORE})|半(?=两{_NO_MORE})|[{_HAN}]+(?:点[{_HAN}]+)?|半(?=个?(?:小时|钟头|月|年|天)|公?[斤升]|米))"
-    rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:{_WORD})){{0,2}}"
+    rf"|(?<![a-z0-9.'])(?P<word>(?:(?:{_WORD})(?:[ -](?:oh[ -])?(?:{_WORD})){{0,3}}"
     rf"(?: hundred{_MORE})?|a dozen|a hundred{_MORE}"
     r"|an?(?= (?:full |whole )?(?:hour|day|week|month|year|dollar|buck"
     r"|inch|pound|foot|mile|liter|litre|gallon)(?![a-z])))(?![a-z])))"
@@ -130,7 +135,7 @@ def _unit() -> re.Pattern[str]:
         r"(?: (?:full|whole|extra|more|solid|straight|additional|good)(?= [dhmwy]))?\s?"
         rf"(?P<odd>[来多余几](?=[小大]?(?:{PIECE}|[人位名家次元块天斤米分])))?"
         r"(?:(?P<off>折(?!叠|伞|页|扇|痕|旧|返|线|合))|(?P<percent>%|percent(?![a-z]))"
-        rf"|(?P<block>块(?!来钱)(?=\s?(?:{nouns})|(?<=[1-9一两二三四五六七八九]块)(?<![0-9十百].块)(?:{acts})))"
+        rf"|(?P<block>块(?!来钱)(?=\s?(?:{nouns})|(?<=[1-9一两二三四五六七八九]块)(?<![0-9十百.].)(?:(?![{_HAN}半钱整多来就才每买拍拿包起左的是卖都])[一-鿿]){{1,3}}(?:{nouns})|(?<=[1-9一两二三四五六七八九]块)(?<![0-9十百].块)(?:{acts})))"
         r"|(?P<money>元|块(?!儿)|美元|美金|刀(?=[，,。!]|\Z)"
         r"|(?:rmb|cny|usd|yuan|dollars?|bucks?)(?![a-z]))"
         r"|(?P<cents>cents(?![a-z])|[毛角](?!巾|绒|笔|衣|线))"
@@ -173,6 +178,7 @@ _FOR_A_TIME = re.compile(
     "(?:keeps?|stays?|good|every|took|in|within|for|about|around|takes?|weighs?|holds?|boils?|lasts?|least|after|get|got|have|gives?|almost|nearly|under|over|than|half|full)"
     r"(?: like| me| you| us)?\s\Z"
 )
+_IN_A_YEAR = re.compile("(?:in|since|of|from|year) \\Z")  # nineteen ninety-nine
 _A_DOLLAR = re.compile(" (?:dollar|buck)(?![a-z])")
 _AT_MOST = re.compile(r" [a-z]+ (?:tops|max|at most|later|or so)(?![a-z])")
 _HALVED = re.compile(" [a-z]+ and a half(?![a-z])")
@@ -224,6 +230,8 @@ def _figures(match: re.Match[str], text: str) -> Iterator[Figure]:
         _add_unit(figure, text)
     if before.endswith("百分之"):
         figure.unit, figure.start = "percent", start - 3
+    if figure.value // 1 in (19, 20) and match["word"] and _IN_A_YEAR.search(before):
+        return
     is_spoken = figure.value % 1 or _OVER_A_HUNDRED.fullmatch(match["word"] or "")
     if match["word"] and not match["half"] and figure.unit == "bare" and is_spoken:
         figure.unit = "money"
@@ -273,7 +281,8 @@ def _english_values(words: str) -> list[float]:
     last = cents = 0
     if spoken := _OVER_A_HUNDRED.fullmatch(words):  # one eighty-nine
         words = f"one hundred {spoken[1]}"
-    for word in re.split("[ -]", words.replace("a hundred", "one hundred")):
+    words, is_oh, few = words.replace("-", " ").partition(" oh ")  # four oh five
+    for word in words.replace("a hundred", "one hundred").split(" "):
         if word == "hundred":
             total *= 100
         elif word != "and":
@@ -282,7 +291,9 @@ def _english_values(words: str) -> list[float]:
                 cents += value  # nine ninety-nine
             else:
                 total, last = total + value, value
-    if cents and not 10 <= cents < 100:
+    if is_oh:
+        cents = 0 if cents else _WORDS.get(few, 0)
+    if not 0 < cents < 10 if is_oh else cents and not 10 <= cents < 100:
         return []
     return [total + cents / 100]
 

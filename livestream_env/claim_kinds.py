@@ -12,9 +12,22 @@ from livestream_env.claim_figures import Figure, has_unit
 from livestream_env.claim_prices import Prices
 from livestream_env.claim_text import NAME, Clause, Reading
 
+_OF_A_BODY = frozenset(("m", "cm", "kg", "斤", "ft", "lb", "inch"))
+_STRENGTH = re.compile("镜(?!头)|近视|远视|散光|老花|度数|酒|白干|甜|糖|波美|浓度|纯度|酸度")
 _AGO = re.compile(" ago(?![a-z])|[之以]?前(?!后)")
 _TIME_OF_DAY = re.compile("/7|x7")
 _VAGUE = re.compile(r"(?:[过这那前没几有等]|这么|每)\Z")  # 过两天
+_YEAR_BEHIND = re.compile(  # 23年3月生, 15年入行
+    "(?:[0-9]{1,2}|[一二三四五六七八九十]{1,2})月|出?生(?!产)|产的|入(?:行|职)|开(?:的?店|业|始|播)|毕业"
+    "|结的?婚|那(?:会|年|时)|[年春夏秋冬]?[底初末春夏秋冬](?![季天])|买的|的(?=[，,。;!]|\\Z|人|小|属)"
+)
+_CAR_BEHIND = re.compile("的?(?:车|大众|奔驰|宝马|奥迪|丰田|本田|比亚迪|特斯拉)")
+_ONE_BEFORE = re.compile("(?:[那这您你][台辆个部款]?|是|[车表机]|适配|适合|支持)\\Z")
+_OWN_BODY = re.compile(  # 我身高一米六三
+    "(?:我们?|本人|主播|模特|小助理|助播|他|她|小姐姐)[^。!?;]{0,8}(?:身高|体重|个子|净高)[^。!?;]{0,12}\\Z"
+    "|(?<![a-z])(?:i'm|i am|i weigh|i stand|my (?:height|weight) is"
+    "|(?:our|the) model(?:'s| is| weighs))(?: about| around| only| just)? \\Z"
+)
 _EACH_DAY = re.compile(  # 一天两次, 一年四季
     r"\s?(?:[吃喝用敷涂抹来洗喷]|只|就|要|最多|大概|不到|也就|才|合)?[一二两三四五六七八九十0-9]+(?!小时|个小时)|[\u4e00-\u9fff]{1,3}[一二两三四五六1-6]到?[一二两三四五六1-6]?[次顿片粒勺回遍袋杯泵滴]|误差|正负|(?:能|可以)[抽出产排吸制做][\u4e00-\u9fff]{0,2}[0-9一二两三四五六七八九十]|四季|比一|到晚|一|天"
 )
@@ -32,6 +45,7 @@ _STOCK_GOES_ON = re.compile(r"\s?(?:了|多|左右)")
 _STOCK_WORD = re.compile(r"\s?(?:的)?(?:现货|库存|存货)")
 _FEW_ARE_LEFT = re.compile(r"\s?(?:[.,!;]|\Z)")
 _ALL_OF = re.compile(r"(?<![a-z])(?:all|both|every|the)(?: of the)?\s\Z")
+_OF_THEM = re.compile(r" of(?: the |\s?[.,!;]|\s?\Z)")  # M we have four of
 _KINDS_IN_STOCK = re.compile(
     " (?:sizes|colou?rs|styles|scents|flavou?rs|versions|shades|models)(?![a-z])"
 )
@@ -138,7 +152,7 @@ class _Reader(Prices):
 
     def _time(self, figure: Figure) -> None:
         after = self._after(figure, 14)
-        is_date = figure.is_ordinal or (figure.name == "y" and figure.value >= 1900)
+        is_date = figure.is_ordinal or (figure.name == "y" and self._is_year(figure, after))
         if is_date or _AGO.match(after) or (figure.value == 24 and _TIME_OF_DAY.match(after)):
             return
         if figure.is_han and figure.value in (1, 2) and _VAGUE.search(self._before(figure, 10)):
@@ -150,6 +164,11 @@ class _Reader(Prices):
         if not (is_article and _EACH_DAY.match(after)):
             figure.kind = "time"
 
+    def _is_year(self, figure: Figure, after: str) -> bool:
+        """Tell whether years are of the calendar: 2019年, 23年3月生, 99年的."""
+        is_short = figure.stop - figure.start == 3 and figure.partner is None
+        return figure.value >= 1900 or (is_short and _YEAR_BEHIND.match(after) is not None)
+
     def _size(self, figure: Figure) -> None:
         is_idiom = figure.is_han and (
             (figure.value <= 1 and (figure.name in tuple("度寸尺l") or self._is_priced(figure)))
@@ -157,9 +176,20 @@ class _Reader(Prices):
         )
         if figure.is_ordinal or is_idiom or _STARTS_AT.match(self._after(figure, 6)):
             return
+        if figure.name == "度" and not self._is_strength(figure):
+            return
+        said = self.text[max(0, figure.first.start - 30) : figure.first.start]
+        if figure.name in _OF_A_BODY and _OWN_BODY.search(said):
+            return
         figure.kind = "size"
         if figure.dimensions:
             self._dimensions(figure)
+
+    def _is_strength(self, figure: Figure) -> bool:
+        """Tell whether degrees are of lenses, spirits or sweetness, not of heat or an angle."""
+        stop = figure.stop
+        said = self.reading.plain[max(0, stop - 44) : stop] + self._after(figure, 6)
+        return _STRENGTH.search(said) is not None
 
     def _is_priced(self, figure: Figure) -> bool:
         """Tell whether a price stands right beside: 一斤六块八, 四块钱一斤."""
@@ -179,6 +209,15 @@ class _Reader(Prices):
         figure.dimensions = "x".join(map(number_text, numbers)) + unit
         figure.stop, figure.partner = last.stop, None
 
+    def _is_model_year(self, figure: Figure) -> bool:
+        """Tell whether 款 is of a year: 2024款, 21款的车."""
+        if figure.is_han or not (5 <= figure.value < 50 or 1990 <= figure.value < 2100):
+            return False
+        if figure.value > 50 or _CAR_BEHIND.match(self._after(figure, 8)):
+            return True
+        is_one = _ONE_BEFORE.search(self._before(figure, 8)) is not None
+        return is_one and self._after(figure, 2)[:1] in ("的", "")
+
     def _pack(self, figure: Figure) -> None:
         if figure.value > 1:
             names = {"set": "set", "pac": "pack", "pk": "pack", "pks": "pack"}
@@ -191,8 +230,10 @@ class _Reader(Prices):
         is_one = figure.value <= 1 and figure.name != "岁"
         if figure.is_ordinal or is_one or figure.kind or figure.is_used:
             return
+        if figure.name == "款" and self._is_model_year(figure):
+            return
         is_very = figure.is_han and figure.value == 10 and figure.name == "分"  # 十分好用
-        if is_very or (figure.name == "款" and 1990 <= figure.value < 2100):
+        if is_very:
             return
         before = self._before(figure, 14)
         if figure.name == "分" and _CROPPED.search(before):
@@ -279,5 +320,5 @@ class _Reader(Prices):
             return figure.value <= 10 and not any(f.unit == "money" for f in self.figures)
         if figure.unit == "bare" and _FEW_ARE_LEFT.match(after) and _WE_HAVE.search(before):
             return True  # tan I have twelve
-        is_part = words["stock.have"].search(before) and after.startswith(" of the ")
+        is_part = words["stock.have"].search(before) and _OF_THEM.match(after)
         return bool(is_stock or is_left or is_part)

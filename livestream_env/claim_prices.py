@@ -27,6 +27,9 @@ _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
 _DECIMAL = re.compile(r"\.[0-9]{1,2}\Z")
 _MAKE_IT = re.compile(r"(?<![a-z])(?:make it|call it|i'll do|i can do|i'd take|[a-z]+ it for)\s\Z")
 _HIT = re.compile(r"(?<![a-z])(?:hits?|reach|reaches|tops?|spend|goes over|go over)\s\Z")
+_PRICED_FROM = re.compile(
+    r"(?<![a-z])(?:(?:price[sd]?|starts?|starting)(?: is| are| start)?(?: at)?|\A) ?from\s\Z"
+)
 _ENDS = re.compile(r"\s?(?:[.,!?;]|\Z)| (?:and|but|even|flat|tonight|today|for)(?![a-z])")
 _SAID_AT = re.compile(
     rf"(?:[{NAME}{LINK}]|(?<![a-z])(?:it|that|pair|set|one|they))(?:'s|'re| is| are| at| for)?\s\Z"
@@ -47,7 +50,8 @@ _NAMED_IS = re.compile(
     r"(?:'s| is| are)(?: just| only| now)?\s\Z"
 )
 _TELLS_PRICE = re.compile(
-    "down to|now|normally|usually|originally|regularly|tonight|today|pay"
+    "down to|now|list|msrp|rrp|retail|(?:full|store|sticker|regular|usual|normal) price"
+    "|normally|usually|originally|regularly|tonight|today|pay"
     "|spend|cost|priced|sell|goes|going|for just|for only|at just|for it|yours|was"
     "|(?:get|grab|take) it for"
 )
@@ -77,11 +81,11 @@ _FROM_TO = re.compile(r"(?:从|from)\s?\Z")
 _OR = re.compile("or|and|或|还是")
 _ONE_PIECE = re.compile(f"一{PIECE}[^，]{{0,5}}\\Z")
 _SMALL_PIECE = re.compile(r"一[片粒颗枚根斤克米平][才就要也合是\s]{0,2}\Z")
-_AS_SOLD = re.compile(rf"\s?(?:一{PIECE}|的(?!话|总|一|到手|价))")
+_AS_SOLD = re.compile(rf"\s?(?:一(?!块儿?[拿拍买带要]){PIECE}|的(?!话|总|一|到手|价))")
 """Behind a count that tells a thing from its like rather than what an amount buys: 5条一套49."""
 _BUYS = re.compile(
     rf"(?:[{NAME}{LINK}\s]|[\u4e00-\u9fff]{{0,3}}?)[{NAME}{LINK}\s]{{0,30}}"
-    r"(?:[¥:=,，\s的才只也就是要卖算给到]|一共|总共|打包|合计|加起来|特价|优惠价?|到手价?|券后价?|今天|今晚|现在"
+    r"(?:[¥:=,，\s的才只也就是要卖算给到]|一共|总共|打包|合计|加起来|特价|优惠价?|到手价?|券后价?|今天|今晚|现在|一块儿"
     "|现价|直播间|活动价?|组合价?|起|只要|只需|仅需|一起|一块|大概|约|拿|共|拍|价格?|买|下来|带走|能|可以|装){0,8}"
 )
 _BUYS_AFTER = re.compile(
@@ -182,6 +186,8 @@ class Prices:
             return figure.value >= 2  # I'll knock off ten
         if before.endswith(" from ") and self._has_price(figure):
             return True  # down to thirty from forty-five
+        if figure.value >= 3 and _PRICED_FROM.search(before) and _ENDS.match(after):
+            return True
         if figure.value >= 5 and _FOR_SEVERAL.match(after):
             return True  # twenty-five for two
         tells = self.words["price.bare_before"].search(before) and _TELLS_PRICE.search(before)

@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -181,11 +182,20 @@ def hide_handles(reading: Reading) -> None:
     blank(reading, (match.span() for match in _CODE.finditer(reading.text)), "#")
 
 
+_QUOTES = frozenset('"「『')
+_CITED = re.compile(  # 外号叫"一百块"; the guy who wrote "$15 at the mall"
+    "(?:叫(?:做|它|他|她)?|外号|绰号|昵称|花名|人称|俗称|(?<!我)(?:写|问|说|刷|打)(?:着|了|过|的|什么)?)(?:是|为|:)?"
+    ' ?["「『][^"「」』\n]{1,60}["」』]'
+    "|(?<![a-z])(?:(?<!i )(?:wrote|typed|said|says|saying|typing|posted|asked|asking|commented)"
+    "|(?:calls?|called|nicknamed|known as|named)(?: it| this| that| them)?)(?: like)?,? "
+    r'"[^"\n]{1,80}"'
+)
+
 Span = tuple[int, int, str]
 
 
 def voids(reading: Reading, language: str) -> list[Span]:
-    """List what states nothing, as start, stop and one of `asks`, `quoted`, `condition`."""
+    """List what states nothing, each with `asks`, `quoted`, `cited` or `condition`."""
     words = lexicon(language)
     found: list[Span] = []
     for number, clause in enumerate(reading.clauses):
@@ -205,16 +215,41 @@ def voids(reading: Reading, language: str) -> list[Span]:
             found.append((start, clause.start + match.end(), "condition"))
         if language == "zh" and (match := words["taken_back"].search(body)):
             found.append((clause.start, clause.start + match.start(), "condition"))
+    found += _taken_back(reading, words)
+    if not _QUOTES.isdisjoint(reading.text):
+        found += [(*match.span(), "cited") for match in _CITED.finditer(reading.text)]
     return found
 
 
-def _question_start(reading: Reading, number: int, words: Lexicon, language: str) -> int:
-    """Return the first clause of the question that ends with the clause `number`."""
+def _taken_back(reading: Reading, words: Lexicon) -> Iterator[Span]:
+    """Yield what is not promised, what holds for some people only, and prices that are not ours."""
+    for match in words["no_promise"].finditer(reading.text):
+        yield match.end(), _clause_at(reading, match).stop, "quoted"
+    for match in words["only_some"].finditer(reading.text):
+        yield match.start(), _clause_at(reading, match).stop, "quoted"
+    for match in words["not_our_price"].finditer(reading.text):
+        number = bisect_right(reading.starts, match.start()) - 1
+        first = reading.clauses[_sentence_start(reading, number)]
+        yield first.start, reading.clauses[number].start, "quoted"
+
+
+def _clause_at(reading: Reading, match: re.Match[str]) -> Clause:
+    return reading.clauses[bisect_right(reading.starts, match.start()) - 1]
+
+
+def _sentence_start(reading: Reading, number: int) -> int:
+    """Return the first clause of the sentence of the clause `number`, six clauses back at most."""
     first = number
     while first and reading.clauses[first - 1].mark in (",", "，"):
         first -= 1
         if number - first >= 6:
             break
+    return first
+
+
+def _question_start(reading: Reading, number: int, words: Lexicon, language: str) -> int:
+    """Return the first clause of the question that ends with the clause `number`."""
+    first = _sentence_start(reading, number)
     if first == number:
         return number
     last = reading.text[reading.clauses[number].start : reading.clauses[number].stop].lstrip()

@@ -117,7 +117,8 @@ _PURE = re.compile(  # 百分百纯棉
     "|(?<=[棉丝麻绒毛肉汁皮])[，,]?百分之?百(?=[，,。;!的]|\\Z)"
 )
 _LETTERS = re.compile(
-    r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?(?P<size>[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml])"
+    r"(?<![a-z0-9'&$/.-])(?:(?P<named>size )?"
+    r"(?P<size>(?:x{0,3}s|m|l)/(?:x{0,3}l|m)|[2-6]?x{1,4}l|x{0,3}s|[2-6]xl?|[sml]|nb(?=\s?码))"
     r"(?:'s(?= (?:got|gone|sold|out|in|back|left|still|available|too|all|the)(?![a-z])))?"
     r"(?![a-z0-9'&])(?P<code>\s?[码号])?"
     r"|size(?P<several>s)? "
@@ -154,7 +155,7 @@ class _Scene:
         self.reading: Reading = read(text)
         hide_handles(self.reading)
         self.void = bytearray(len(self.reading.text) + 1)
-        """1 where nothing is stated, 2 inside a condition."""
+        """1 where nothing is stated, 2 inside a condition, 3 between quotes."""
         self.mentions: list[Mention] = []
         self._starts: list[int] = []
         self._others: list[int] = []
@@ -168,10 +169,10 @@ class _Scene:
             if mention.product is not None:
                 yield Found("product", mention.product, mention.start, mention.stop)
         for start, stop, kind in voids(reading, self.language):
-            self.void[start:stop] = (b"\2" if kind == "condition" else b"\1") * (stop - start)
+            self.void[start:stop] = _VOIDS.get(kind, b"\1") * (stop - start)
         links = list(find_links(reading.text))
         blank(reading, [(f.start, f.stop) for f in links], LINK)
-        yield from (f for f in links if self.void[f.start] != 1)
+        yield from (f for f in links if self.void[f.start] in (0, 2))
         self._note(mentions, links)
         yield from self._statements()
 
@@ -302,7 +303,7 @@ class _Scene:
         letter = self.original[self.reading.origin[match.end("size") - 1]]
         if not letter.isupper() or text[max(0, start - 2) : start].strip().isdigit():
             return False
-        if len(match["size"]) > 1:
+        if len(match["size"]) > 1 and "/" not in match["size"]:
             return True
         behind = lexicon("zh")["sizes.letters_after"]
         return self.language == "en" or behind.match(text, match.end()) is not None
@@ -378,6 +379,7 @@ class _Scene:
         return self._others[place - 1] if place else 0
 
 
+_VOIDS = {"condition": b"\2", "cited": b"\3"}
 _SAYS_WHAT = frozenset(("是", "有", "就是", "都是", "是个", " is ", "'s ", " has "))
 _NO_RETURN = ("return", "no")
 _IN_STOCK = 16
