@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from livestream_env.claims import Claim, find_claims
+from livestream_env.services import services
 from livestream_env.types import Fact, FactValue
 from livestream_env.words import fold
 
@@ -131,9 +132,20 @@ class Ground:
     @cached_property
     def _words(self) -> str:
         """Every text of the evidence, folded, for words that only have to occur."""
-        texts = [(fact, fact.value) for _, _, fact in self._owned if isinstance(fact.value, str)]
-        held = [_allowed(text) if fact.field == "rule" else text for fact, text in texts]
-        return "\n".join(map(fold, (*held, *self._texts)))
+        return "\n".join(map(fold, self._stated()))
+
+    @cached_property
+    def services(self) -> frozenset[str]:
+        """The services that the evidence promises, see `services`."""
+        found = [services(text, self._language) for text in self._stated()]
+        return frozenset().union(*found)
+
+    def _stated(self) -> Iterator[str]:
+        """Yield what texts state: of rules, what they let a host say."""
+        for _, _, fact in self._owned:
+            if isinstance(fact.value, str):
+                yield _allowed(fact.value) if fact.field == "rule" else fact.value
+        yield from self._texts
 
     def verdict(self, claim: Claim) -> Verdict:
         """Return whether the evidence supports a claim."""

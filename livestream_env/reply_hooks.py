@@ -23,6 +23,7 @@ from livestream_env.evidence import LookUp, Reading, dodges
 from livestream_env.keywords import has_han
 from livestream_env.pricing import quote
 from livestream_env.rooms import Ask, Room, Statement
+from livestream_env.services import services
 from livestream_env.types import Score, Trajectory
 from livestream_env.words import asks, fold
 
@@ -93,6 +94,12 @@ def _faults(reading: Reading, grounding: Grounding) -> tuple[list[str], int, int
             supported += verdict in ("supported", "lucky")
             if verdict != "supported":
                 faults.append(f"{verdict}: {claim.label}")
+        for service in sorted(services(reading.rounds[number].text, reading.language)):
+            total += 1
+            verdict = _service_verdict(reading, grounding, service)
+            supported += verdict in ("supported", "lucky")
+            if verdict != "supported":
+                faults.append(f"{verdict}: {service}")
         faults += _two_values(claims, reading.rounds[number].text)
         faults += _wrong_links(reading, number)
     faults += _must_nots(reading)
@@ -115,6 +122,13 @@ def _verdict(reading: Reading, grounding: Grounding, number: int, claim: Claim) 
     if grounding == "room":
         return "lucky" if known == "supported" else known
     return verdict
+
+
+def _service_verdict(reading: Reading, grounding: Grounding, service: str) -> str:
+    if service in reading.seen.services:
+        return "supported"
+    world = reading.world if grounding == "room" else None
+    return "lucky" if world is not None and service in world.ground.services else "unsupported"
 
 
 def _is_asked_total(reading: Reading, claim: Claim) -> bool:

@@ -36,7 +36,7 @@ LAYERS = {
         "tools",
         "custom_tools",
         "templates",
-        *("claims", "claim_text", "claim_names", "claim_links"),
+        *("claims", "claim_text", "claim_names", "claim_links", "services"),
         *("claim_figures", "claim_prices", "claim_kinds", "claim_promises"),
     ),
     2: ("sandbox", "chat", "completions", "endpoints", "rates"),
