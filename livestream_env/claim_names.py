@@ -85,7 +85,7 @@ _OTHER_THINGS = frozenset(
     "枕被垫套杯盒鞋帽衣裤裙袜巾布纸笔灯锅壶碗盘刀膜霜油粉茶酒糖糕饼椅桌柜箱罩毯"
 )
 _COUNTED = frozenset("倍元块个件折天年月斤%分盒支条包瓶只双档层")
-_SHARE_OF = re.compile("%[\u4e00-\u9fff]{0,2}\\Z")
+_SHARE_OF = re.compile("%(?:[\u4e00-\u9fff]{0,2}| (?:pure |real )?)\\Z")
 _OF_SIZE = re.compile(r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?)[\u4e00-\u9fffa-z]{0,2}的\Z")
 _ONE = re.compile(r"\sones?(?![a-z])")
 
@@ -316,7 +316,7 @@ class NameIndex:
         if len(part) > 1 and part[-1][0].isdigit() and text[last : last + 1] in _COUNTED:
             return 0  # 望远镜8倍 beside 望远镜8x32
         if (
-            _SHARE_OF.search(text[max(0, first - 3) : first])
+            _SHARE_OF.search(text[max(0, first - 7) : first])
             and part[-1] not in self._ends | self._heads
         ):
             return 0  # 92%莫代尔

@@ -26,7 +26,9 @@ _DOWN = re.compile("down|dropped|reduced|marked|slashed|cut(?![a-z])|lowered")
 _CENTS_SHOWN = re.compile(r"\.[0-9]{2}\Z")
 _DECIMAL = re.compile(r"\.[0-9]{1,2}\Z")
 _MAKE_IT = re.compile(r"(?<![a-z])(?:make it|call it|i'll do|i can do|i'd take|[a-z]+ it for)\s\Z")
-_HIT = re.compile(r"(?<![a-z])(?:hits?|reach|reaches|tops?|spend|goes over|go over)\s\Z")
+_HIT = re.compile(
+    r"(?<![a-z])(?:hits?|reach|reaches|tops?|spend|goes over|go over|free (?:over|above|past))\s\Z"
+)
 _PRICED_FROM = re.compile(
     r"(?<![a-z])(?:(?:price[sd]?|starts?|starting)(?: is| are| start)?(?: at)?|\A) ?from\s\Z"
 )
@@ -40,7 +42,8 @@ _OFFER_AFTER = re.compile(
 )
 _A_PIECE = re.compile(
     " (?:each|apiece"
-    "|a (?:piece|pair|bottle|bag|box|jar|can|bar|tube|pack|book|set|pound|tin|roll))(?![a-z])"
+    "|a (?:piece|pair|bottle|bag|box|jar|can|bar|tube|pack|book|set|pound|tin|roll"
+    "|skein|ball|spool|yard))(?![a-z])"
 )
 _ON_TERMS = re.compile(" (?:if|with|when|once)(?![a-z])")
 _FOR_SEVERAL = re.compile(r" for (?:[2-4]|two|three|four)(?=\s?[.,!]|\s?\Z)")

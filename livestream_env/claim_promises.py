@@ -67,7 +67,7 @@ _NOT_YET_OUT = re.compile(
     "(?:快|快要|马上|就要|即将|会|怕|等|随时|容易|免得|省得|别|上次|上一批|之前|曾|都快|(?<![月天年周时])前|一度|错过|差点)[^，,]{0,3}\\Z"
     "|(?:昨天|昨晚|上次|上周|之前)的[^，,]{0,4}\\Z"
     "|(?:almost|nearly|before (?:it|they|we)(?:'s|'re)?|about to(?: be)?|not|selling|will|gets?"
-    "|going to be) \\Z"
+    "|going to be|then) \\Z"
 )
 _NOT_YET_IN = re.compile(
     "(?:等|一旦|会|才|何时|啥时|什么时候|即将|明天|后天|下周|once|when|until|be)[^，,]{0,3}\\Z"
@@ -110,7 +110,18 @@ class Promises:
         stated = self._stated(kind, value, match, before)
         if stated is not None:
             word = _BLANK.sub("", match.string[start:stop])
+            if (kind, stated) == ("gift", "yes"):
+                start, stop = self._whole_gift(start, stop)
             yield Found(kind, word if kind == "absolute" else stated, start, stop)
+
+    def _whole_gift(self, start: int, stop: int) -> tuple[int, int]:
+        """Return where all the words of a gift stand, what is given for what: 买一送一."""
+        text, clauses, starts = self.reading.text, self.reading.clauses, self.reading.starts
+        first = clauses[bisect_right(starts, start) - 1].start
+        last = max(stop, clauses[bisect_right(starts, stop - 1) - 1].stop)
+        before = self.words["gift.before"].search(text, max(first, start - 16), start)
+        after = self.words["gift.after"].match(text, stop, last)
+        return before.start() if before else start, after.end() if after else stop
 
     def _stated(self, kind: str, value: str, match: re.Match[str], before: str) -> str | None:
         """Return what is stated in view of the words around, None for nothing."""
