@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from livestream_env.claims import Claim, find_claims
@@ -46,6 +47,8 @@ class _Known(NamedTuple):
     sku: str | None = None
     is_loose: bool = False
     """Read in a text that names no product: it may be about any."""
+    source: str = ""
+    """Of a gift, the folded text that it was read in."""
 
 
 class Ground:
@@ -223,7 +226,15 @@ def _of_fact(fact: Fact, owner: str | None) -> Iterator[_Known]:
 @lru_cache(maxsize=16384)
 def _of_text(text: str, language: str, owner: str | None) -> tuple[_Known, ...]:
     return tuple(
-        _Known(claim.kind, claim.value, claim.unit, owner, claim.pieces, is_loose=owner is None)
+        _Known(
+            claim.kind,
+            claim.value,
+            claim.unit,
+            owner,
+            claim.pieces,
+            is_loose=owner is None,
+            source=fold(text) if claim.kind == "gift" else "",
+        )
         for claim in find_claims(text, language=language)
     )
 
@@ -239,10 +250,32 @@ def _same(claim: Claim, known: _Known) -> bool:
         return False
     if claim.pieces is not None and known.pieces is not None and claim.pieces != known.pieces:
         return False
+    if claim.kind == "gift" and not _is_told_of(fold(claim.text), known.source):
+        return False
     if _is_number(claim.value) and _is_number(known.value):
         tolerance = 0.02 * abs(float(known.value)) if claim.approx else 0.005
         return abs(float(claim.value) - float(known.value)) <= tolerance
     return claim.value == known.value
+
+
+_ONE_WITH_ANOTHER = re.compile("买[^，,。;!?]{0,4}[送赠]|buy [a-z0-9]+,? ?(?:and )?get")
+_OF_ANY_GIFT = re.compile(
+    "[有会还再都就另额外加送赠品礼物附带您你咱们给一二两三四五六七八九十几半个份条只双套盒包袋瓶片张支把件的了是拍单下买满随机发免费0-9]"
+    r"|\b(?:free|gifts?|get|gets|with|your?|we|throw|in|plus|a|an|the|of|one|two|three|each|every|order"
+    r"|bonus|included?|comes?|for|and|to|is|it|as|also|complimentary|extra|buy|any|on|top|us)\b"
+)
+
+
+def _is_told_of(gift: str, source: str) -> bool:
+    """Whether a text that promises a gift tells of this one: two of its characters, in English one
+    of its words, stand there too; a gift that is not named is any."""
+    if _ONE_WITH_ANOTHER.search(gift):
+        return _ONE_WITH_ANOTHER.search(source) is not None
+    named = _OF_ANY_GIFT.sub(" ", gift)
+    words = [word.removesuffix("s") for word in re.findall("[a-z]{3,}", named)]
+    for run in re.findall("[\u4e00-\u9fff]{2,}", named):
+        words += map("".join, pairwise(run))
+    return not words or any(word in source for word in words)
 
 
 def _is_plain(text: str) -> bool:

@@ -104,3 +104,28 @@ def test_a_size_is_not_found_inside_another_word() -> None:
     assert verdict_of("take size M", "answer", "Comes in a mat pack of 15 mm foam", "en") == {
         "not size"
     }
+
+
+@pytest.mark.row("R26")
+@pytest.mark.parametrize(
+    ("reply", "told", "language", "is_supported"),
+    [
+        pytest.param("送您一个帆布袋", "拍两件送帆布袋", "zh", True, id="the same"),
+        pytest.param("有赠品的哦", "拍两件送帆布袋", "zh", True, id="any"),
+        pytest.param("还送帆布袋", "满两件有赠品：帆布袋一个", "zh", True, id="named elsewhere"),
+        pytest.param("送袜子一双", "拍两件送帆布袋", "zh", False, id="another"),
+        pytest.param("买一送一", "拍两件送帆布袋", "zh", False, id="one for one"),
+        pytest.param("今天买一送一", "新品买一送一", "zh", True, id="one for one is told"),
+        pytest.param(
+            "we throw in free socks", "a free tote bag with two", "en", False, id="another en"
+        ),
+        pytest.param("a free tote comes with it", "free tote bag with two", "en", True, id="en"),
+        pytest.param("buy one get one free", "a free tote bag with two", "en", False, id="deal en"),
+    ],
+)
+def test_a_gift_is_supported_by_what_tells_of_it(
+    reply: str, told: str, language: str, is_supported: bool
+) -> None:
+    found = verdict_of(reply, "answer", told, language)
+    assert ("gift" in found) is is_supported
+    assert ("not gift" in found) is not is_supported
