@@ -493,7 +493,9 @@ def test_a_name_without_its_middle_or_with_its_number_spoken() -> None:
     assert en("A thousand? We've sold 12k aprons") == {"product:e1", "count:12000aprons@e1"}
 
 
-@pytest.mark.parametrize(("part", "least"), [("unseen", 0.97), ("fresh", 0.98), ("blind", 0.99)])
+@pytest.mark.parametrize(
+    ("part", "least"), [("unseen", 0.97), ("fresh", 0.98), ("blind", 0.99), ("late", 0.97)]
+)
 def test_the_parts_that_were_labelled_without_sight_of_code_or_cases(
     part: str, least: float
 ) -> None:
