@@ -19,6 +19,7 @@ from livestream_env.keywords import has_han
 from livestream_env.rooms import Ask, Expected, Moment, Room, promotions_of, room_as_of
 from livestream_env.tools import CURRENCIES, faq_fact, product_facts
 from livestream_env.types import Action, Fact, ToolCall, ToolResult, Trajectory
+from livestream_env.words import fold
 
 RULE_TOOL = "get_reply_rule"
 
@@ -267,6 +268,14 @@ class World:
         """The products as a reply may name them."""
         products = self.moment.room.products
         return tuple(ProductName(p.product_id, p.name, p.link_no, tuple(p.skus)) for p in products)
+
+    @cached_property
+    def intents(self) -> frozenset[str]:
+        """Intents, folded, that have a rule for the product being explained, or for the room."""
+        moment = self.moment
+        now = [p for p in moment.room.products if p.product_id == moment.current_product]
+        scopes = now[0].scopes if now else {"room": 0}
+        return frozenset(fold(r.intent) for r in moment.room.reply_rules if r.scope in scopes)
 
     @cached_property
     def script(self) -> tuple[str, ...]:

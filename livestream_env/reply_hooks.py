@@ -226,7 +226,7 @@ def _two_values(claims: Sequence[Claim], text: str) -> list[str]:
 def _wrong_links(reading: Reading, number: int) -> list[str]:
     """Return the links that a reply gives to another product than the one it names beside them."""
     text = reading.rounds[number].text
-    named = {one.product_id: fold(one.name) for one in reading.product_names}
+    named = {one.product_id: one.name for one in reading.product_names}
     by_link: dict[Any, str] = {one.link_no: one.product_id for one in reading.product_names}
     pairs = [c for c in reading.claims[number] if c.kind in ("product", "link")]
     found = []
@@ -236,7 +236,7 @@ def _wrong_links(reading: Reading, number: int) -> list[str]:
         if product.kind != "product" or owner is None or product.value not in named:
             continue
         joins = (_IS if first is link else _AT).fullmatch(text, first.stop, second.start)
-        if joins and owner != product.value and fold(product.text) not in named[owner]:
+        if joins and owner != product.value and fold(product.text) not in fold(named[owner]):
             found.append(f"wrong_product: {link.label}")
     return found
 

@@ -68,10 +68,7 @@ def _wanted_intents(reading: Reading, number: int) -> set[str] | None:
     mine = [ask for i, _, ask in reading.asks() if i == number]
     if reading.world is None or not mine:
         return None
-    moment = reading.world.moment
-    now = [p for p in moment.room.products if p.product_id == moment.current_product]
-    scopes = now[0].scopes if now else {"room": 0}
-    known = {fold(rule.intent) for rule in moment.room.reply_rules if rule.scope in scopes}
+    known = reading.world.intents
     return {
         ask.intent if fold(ask.intent) in known else "*" for ask in mine if ask.acts != ("ignore",)
     }
