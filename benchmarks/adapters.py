@@ -1,8 +1,9 @@
 """CPU time of an episode through each adapter, over the bare core's in the same run.
 
 Run in a trainer's environment: `.venvs/NAME/bin/python benchmarks/adapters.py NAME`. The goal is at
-most 1.5 x. An adapter that hands tokens on is compared with `rollout` and `Setup.rows`, one of
-plain text with `rollout` alone, one of the chat API with `run_episode`. The policy costs nothing:
+most 1.5 x. An adapter that hands tokens on is compared with `rollout` and `Setup.rows`, one that
+tells which turns are trained with `rollout` and `trained_turns`, one of plain text with `rollout`
+alone, one of the chat API with `run_episode`. The policy costs nothing:
 what it samples is known beforehand. The trainer's own classes are in the figure where the adapter
 cannot be called without them; where they cost much, they are measured alone too, with a trivial
 environment in the room's place: it answers what the room answered, and takes no decision.
@@ -27,6 +28,7 @@ from conformance import CASES, Case, expected, renderer_of, said_in, tokenizer_o
 
 import livestream_env as le
 from livestream_env.adapters.setup import Setup
+from livestream_env.adapters.whole_turns import trained_turns
 from livestream_env.claim_kinds import decided
 from livestream_env.parsing import parse_text
 from livestream_env.tokens import Sampled
@@ -86,6 +88,17 @@ def core_text() -> Play:
     def play() -> None:
         trajectory = le.rollout(setup.make_env(), agent, **setup.opening(CASE.row))
         assert trajectory.reward == 1.0
+
+    return play
+
+
+def core_turns() -> Play:
+    """Play by text and tell which turns are trained."""
+    setup, agent = Setup(**CASE.setup_options), Speaking(CASE)
+
+    def play() -> None:
+        trajectory = le.rollout(setup.make_env(), agent, **setup.opening(CASE.row))
+        assert trained_turns(setup, trajectory)["host"]["reward"] == 1.0
 
     return play
 
@@ -769,14 +782,20 @@ def art() -> Plays:
     return play, lambda: loop.run_until_complete(episode())
 
 
-CORES = {"tokens": core_tokens, "text": core_text, "chat": core_chat, "chat ids": core_chat_ids}
+CORES = {
+    "tokens": core_tokens,
+    "text": core_text,
+    "turns": core_turns,
+    "chat": core_chat,
+    "chat ids": core_chat_ids,
+}
 TRAINERS: dict[str, tuple[str, Callable[[], Play | Plays]]] = {
     "agent_lightning": ("chat", agent_lightning),
     "areal": ("tokens", areal),
     "art": ("chat ids", art),
     "gem": ("text", gem),
-    "nemo_gym": ("text", nemo_gym),
-    "openenv": ("text", openenv),
+    "nemo_gym": ("turns", nemo_gym),
+    "openenv": ("turns", openenv),
     "openenv_sessions": ("chat ids", openenv_sessions),
     "openrlhf": ("tokens", openrlhf),
     "rllm": ("chat", rllm),
