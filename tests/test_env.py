@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -582,11 +583,19 @@ def test_a_failed_reset_raises_and_the_next_may_succeed() -> None:
         env.reset(seed=0)
 
 
-def test_a_passed_deadline_aborts() -> None:
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time that environments read, to be set."""
+    made = [100.0]
+    monkeypatch.setattr("livestream_env.env.time", SimpleNamespace(monotonic=lambda: made[0]))
+    return made
+
+
+def test_a_passed_deadline_aborts(now_s: list[float]) -> None:
     env = small_env(episode_timeout_s=0.05)
     env.reset(seed=0)
     env.step(LOOK_UP)
-    time.sleep(0.06)
+    now_s[0] += 0.06
     *_, terminated, truncated, info = env.step(RULE)
     assert (terminated, truncated) == (False, True)
     assert (info["stop_reason"], info["status"]) == ("aborted", "env_error")
@@ -690,14 +699,16 @@ def test_failed_episodes_are_not_scored(how: str) -> None:
     assert env.trajectory.turns[-1].reward is None
 
 
-def test_a_fork_has_a_time_limit_of_its_own() -> None:
-    env = small_env(episode_timeout_s=0.1)
+def test_a_fork_has_a_time_limit_of_its_own(now_s: list[float]) -> None:
+    env = small_env(episode_timeout_s=10.0)
     env.reset(seed=0)
     env.step(LOOK_UP)
-    time.sleep(0.11)
+    now_s[0] += 11
     fork = env.fork()
     *_, truncated, _ = fork.step(RULE)
     assert not truncated
+    now_s[0] += 11
+    assert fork.step(RULE)[3]
 
 
 @pytest.mark.parametrize("returned", [1.0, None, [Score("x", 1.0)]])
