@@ -10,7 +10,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

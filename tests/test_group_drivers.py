@@ -215,7 +215,7 @@ def test_an_episode_that_was_given_up_is_played_again() -> None:
             return made
 
     agent = Once(2)
-    [[played]] = in_threads(small_env().another, agent, [2], timeout_s=0.5, redundancy=1)
+    [[played]] = in_threads(small_env().another, agent, [2], timeout_s=3.0, redundancy=1)
     agent.released.set()
     assert (played.status, played.seed) == ("ok", 2)
 
