@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,31 @@ def test_many_environments_are_played_at_a_time(client: Client) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(play, range(24))) == [1.0] * 24
+
+
+@pytest.mark.parametrize(
+    ("env_id", "long", "pooled"),
+    [
+        (SNACKS, "", [True, False]),
+        (SNACKS, "好" * 2001, [True, True]),
+        ("LiveRoom-v0?room=snacks&comment=c02&tools=search_faq", "", [True, True]),
+    ],
+)
+def test_steps_that_take_long_leave_the_event_loop_to_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch, env_id: str, long: str, pooled: list[bool]
+) -> None:
+    name, threads = made(client, env_id), []
+    step = rock.RockRoom.step
+
+    def noted(room: Any, action: str) -> Any:
+        threads.append("server" in threading.current_thread().name)
+        return step(room, action)
+
+    monkeypatch.setattr(rock.RockRoom, "step", noted)
+    for seed in range(2):
+        post(client, "reset", sandbox_id=name, seed=seed)
+        assert post(client, "step", sandbox_id=name, action=REPLIED + long).json()["terminated"]
+    assert threads == pooled
 
 
 # --- the command -----------------------------------------------------------------------------
