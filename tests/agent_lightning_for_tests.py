@@ -6,6 +6,7 @@ do with events was read in their source.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ class Server:
         self._lock = threading.Lock()
         self.stopped_at: int | None = None
         """The request whose answer the engine breaks off."""
+        self.refused: set[str] = set()
+        """Kinds of events that are not taken."""
+        self.paused = range(0)
+        """Requests, by number, that are asked to wait, as while weights change."""
+        self._asked = itertools.count()
         self.events: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
@@ -50,11 +56,18 @@ class Server:
             send(handler, httpx.Response(200, json=[{"data": one} for one in told]))
             return
         asked = json.loads(body)
+        if path == EVENTS and asked["event_type"] in self.refused:
+            send(handler, httpx.Response(503, json={}))
+            return
         if path == EVENTS:
             self.events.append(asked)
             send(handler, httpx.Response(200, json={}))
             return
         assert path == f"{PROXY}/chat/completions", path
+        if next(self._asked) in self.paused:
+            paused = {"error": "gateway paused", "reason": None}
+            send(handler, httpx.Response(429, json=paused, headers={"Retry-After": "0"}))
+            return
         answer = self._engine({**asked, "logprobs": True, "return_token_ids": True})
         if len(self.requests) == self.stopped_at:
             told = answer.json()

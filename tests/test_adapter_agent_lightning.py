@@ -7,9 +7,11 @@ import os
 import pkgutil
 import subprocess
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from agent_lightning_for_tests import Server, recording
@@ -121,6 +123,64 @@ def test_an_episode_without_a_score_has_no_reward(monkeypatch: pytest.MonkeyPatc
     assert (server.of("reward"), server.trained) == ([], [])
 
 
+def broken(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
+    raise ZeroDivisionError("a user's mistake")
+
+
+def interrupted(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.row("R45")
+@pytest.mark.parametrize(
+    ("options", "refused", "error"),
+    [
+        pytest.param({"rubric": broken}, (), ZeroDivisionError, id="rubric"),
+        pytest.param({"rubric": interrupted}, (), KeyboardInterrupt, id="interrupt"),
+        pytest.param({}, ("reward",), httpx.HTTPStatusError, id="reward refused"),
+        pytest.param({}, ("livestream_metrics",), httpx.HTTPStatusError, id="metrics refused"),
+    ],
+)
+def test_whatever_ends_a_rollout_without_a_reward_nothing_is_trained(
+    options: dict[str, Any],
+    refused: tuple[str, ...],
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = CASES["looked up"]
+    agent = type("Mine", (LiveRoomAgent,), {"setup": Setup(**case.setup_options, **options)})()
+    with recording(case) as (server, variables):
+        server.refused = {*refused}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(error):
+            agent.run()
+    assert len(server.requests) == 2
+    assert (server.of("reward"), server.trained) == ([], [])
+
+
+def test_what_cannot_be_taken_back_is_told_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["failed call"]
+    agent = type("Mine", (LiveRoomAgent,), {"setup": Setup(**case.setup_options)})()
+    with recording(case) as (server, variables):
+        server.refused = {"model_request"}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RuntimeError, match=r"env_error.*cannot be taken back.*503"):
+            agent.run()
+
+
+def test_a_gateway_that_is_paused_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["looked up"]
+    agent = type("Mine", (LiveRoomAgent,), {"setup": Setup(**case.setup_options)})()
+    with recording(case) as (server, variables):
+        server.paused = range(4)  # a client tries 4 times by default
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        agent.run()
+    assert [data["value"] for data in server.of("reward")] == [1.0]
+
+
 @pytest.mark.row("R54")
 def test_one_agent_of_two_is_trained_and_its_partner_plays_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
@@ -198,6 +258,23 @@ def test_a_process_ends_with_the_status_of_its_rollout(limit: str, status: int) 
         )
     assert done.returncode == status, done.stderr
     assert len(server.of("reward")) == 1 - status
+
+
+@pytest.mark.row("R45")
+def test_a_process_that_is_told_to_stop_leaves_nothing_that_is_trained() -> None:
+    with recording(CASES["looked up"]) as (server, variables):
+        server.paused = range(1, sys.maxsize)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "livestream_env.adapters.agent_lightning"],
+            env={**os.environ, **variables, "LIVESTREAM_SETUP": SNACKS},
+            stderr=subprocess.DEVNULL,
+        )
+        while not server.requests and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) != 0
+    assert len(server.requests) == 1
+    assert (server.of("reward"), server.trained) == ([], [])
 
 
 # --- 0.3 ---------------------------------------------------------------------------------------

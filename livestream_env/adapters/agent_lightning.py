@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -32,6 +33,8 @@ from livestream_env.types import Trajectory
 RAN, INSTALL = "agentlightning 0.3.0", "pip install 'agentlightning==0.3.0'"
 Partners = Mapping[str, Member | None]
 _TIMEOUT_S, _TOTAL_TIMEOUT_S = 300.0, 900.0
+_RETRIES = 1000
+"""More than the time limit allows: a gateway that is paused while weights change asks to wait."""
 
 
 class LiveRoomAgent:
@@ -52,23 +55,23 @@ class LiveRoomAgent:
         """Play the episode and post its reward.
 
         Raises:
-            RuntimeError: the episode has no reward, so that the rollout fails; what was recorded is
-                taken back.
+            RuntimeError: the episode has no reward, so that the rollout fails. Whatever ends it
+                otherwise, what was recorded is taken back.
             ValueError: a variable is missing, or holds something else.
         """
         setup = self.setup or setup_of(_json("LIVESTREAM_SETUP"))
         row = setup.row(_json("LIVESTREAM_ROW"))
-        trajectory = _played(
-            setup, row, _variable("AGL_OPENAI_BASE_URL"), "auto", "AGL_KEY", self.partners
-        )
+        url = _variable("AGL_OPENAI_BASE_URL")
+        _check(setup, self.partners)
         with _server() as server:
             try:
+                trajectory = _played(setup, row, url, "auto", "AGL_KEY", self.partners)
                 reward = _reward(setup, row, trajectory)
-            except RuntimeError:
-                _take_back(server)
+                _post(server, "livestream_metrics", setup.metrics([trajectory]))
+                _post(server, "reward", {"value": reward, "source": "agent"})
+            except BaseException as error:
+                _take_back(server, error)
                 raise
-            _post(server, "livestream_metrics", setup.metrics([trajectory]))
-            _post(server, "reward", {"value": reward, "source": "agent"})
 
 
 def _played(
@@ -80,18 +83,14 @@ def _played(
     partners: Partners | None,
     extra_body: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """Play an episode at a URL that records it.
-
-    Raises:
-        ValueError: the setup masks requests that Agent Lightning would train.
-    """
-    _check(setup, partners)
+    """Play an episode at a URL that records it."""
     client = ChatClient(
         base_url,
         model,
         token_env=token_env if token_env and os.environ.get(token_env) else None,
         timeout_s=_TIMEOUT_S,
         total_timeout_s=_TOTAL_TIMEOUT_S,
+        retries=_RETRIES,
     )
     env = setup.make_env(row.room)
     try:
@@ -111,6 +110,11 @@ def _played(
 
 
 def _check(setup: Setup, partners: Partners | None) -> None:
+    """Refuse what Agent Lightning would train all the same.
+
+    Raises:
+        ValueError: the setup trains two agents or masks requests, or a partner has no seat.
+    """
     if len(setup.agents) > 1:
         raise ValueError(
             "Agent Lightning has one reward a rollout; train one agent, `agents={'replier':"
@@ -131,17 +135,26 @@ def _reward(setup: Setup, row: TaskRow, trajectory: Trajectory) -> float:
     return trained.reward
 
 
-def _take_back(server: httpx.Client) -> None:
-    """Have the requests of a failed rollout not trained.
+def _take_back(server: httpx.Client, error: BaseException) -> None:
+    """Have the requests of a rollout that failed not trained.
 
     Of a prompt's recorded requests Agent Lightning trains the last alone, and only where it was
     answered; a rollout without a reward would count as 0 otherwise.
+
+    Raises:
+        RuntimeError: Agent Lightning's server cannot be reached, or refuses.
     """
     url = re.sub("/attempt/[^/]+/events$", "/events", _variable("AGL_EVENT_URL"))
     asked = {"event_type": "model_request", "format": "triplet"}
-    for event in server.get(url, params=asked).raise_for_status().json():
-        told = {"prompt_token_ids": event["data"]["prompt_token_ids"], "choices": []}
-        _post(server, "model_request", {"status": "error", "response": told})
+    try:
+        for event in server.get(url, params=asked).raise_for_status().json():
+            told = {"prompt_token_ids": event["data"]["prompt_token_ids"], "choices": []}
+            _post(server, "model_request", {"status": "error", "response": told})
+    except httpx.HTTPError as failed:
+        raise RuntimeError(
+            f"{error or type(error).__name__}; and what was recorded cannot be taken back, so that"
+            f" Agent Lightning may train it with a reward of 0: {failed}"
+        ) from error
 
 
 def _post(server: httpx.Client, kind: str, data: Mapping[str, Any]) -> None:
@@ -240,6 +253,7 @@ def _lit_agent() -> Any:
 
 def main() -> int:
     """Play one rollout; the exit status is 1 where it has no reward."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a container that is told to stop
     try:
         LiveRoomAgent().run()
     except (RuntimeError, ValueError, LookupError, LivestreamError, httpx.HTTPError) as error:
