@@ -11,8 +11,9 @@ trainer.train(
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 from livestream_env.adapters.seats import check_partners, seated
@@ -54,21 +55,24 @@ def _workflow() -> Any:
             failed: what an episode that is not trained, as where the environment failed, takes out
                 of the batch. `group`: all of its group, by an exception; AReaL plays another in its
                 place. `member`: itself alone, as `None`; for rewards that are not normalised by
-                group, because AReaL counts groups off by their size.
+                group, because AReaL counts groups off by their size; AReaL's log tells the cause.
             template: further variables of the chat template, such as `enable_thinking`.
             partners: who plays a seat of two agents, untrained; by default the trained model.
 
         Raises:
             MissingDependency: AReaL is not installed.
+            TypeError: `gconfig` is none.
             ValueError: two agents are to be trained, a partner has no seat, or `failed` is another
                 word.
         """
+
+        logger: ClassVar[Any] = _areal("utils.logging").getLogger("LiveRoomWorkflow")
 
         def __init__(
             self,
             gconfig: Any,
             tokenizer: Any,
-            room: str | None = None,
+            room: str | os.PathLike[str] | None = None,
             *,
             failed: Literal["group", "member"] = "group",
             template: Mapping[str, Any] | None = None,
@@ -84,8 +88,13 @@ def _workflow() -> Any:
                     f" not {[*self.setup.agents]}; name one in `agents`: the same model plays both"
                 )
             check_partners(self.setup, partners)
-            if isinstance(tokenizer, str):
-                tokenizer = _areal("utils.hf_utils").load_hf_tokenizer(tokenizer)
+            if not hasattr(gconfig, "max_tokens"):
+                raise TypeError(
+                    f"`gconfig` is {gconfig!r:.80}; it is AReaL's `GenerationHyperparameters`, as"
+                    " `config.gconfig`"
+                )
+            if isinstance(tokenizer, (str, os.PathLike)):
+                tokenizer = _areal("utils.hf_utils").load_hf_tokenizer(os.fspath(tokenizer))
             self._gconfig, self._failed, self._partners = gconfig, failed, partners
             self._renderer = ChatTemplateRenderer(tokenizer, on_rewrite="keep", **(template or {}))
 
@@ -110,9 +119,11 @@ def _workflow() -> Any:
             _log(self.setup, trajectory, row)
             if row.excluded is None:
                 return _tensors(row, trajectory, played)
+            told = f"the episode {task.task_id} is left out: {row.excluded}"
             if self._failed == "member":
+                self.logger.warning(told)
                 return None
-            raise RuntimeError(f"the episode {task.task_id} is left out: {row.excluded}")
+            raise RuntimeError(told)
 
     name = "LiveRoomWorkflow"
     LiveRoomWorkflow.__module__, LiveRoomWorkflow.__qualname__ = __name__, name

@@ -191,7 +191,7 @@ def test_each_of_two_agents_is_trained_by_its_own_workflow(agent: str, areal: Ar
 def test_areal_makes_the_workflow_of_its_name(areal: Areal, tmp_path: Path) -> None:
     case = CASES["looked up"]
     tokenizer_of("chatml").save_pretrained(tmp_path)
-    given = {"gconfig": GCONFIG, "tokenizer": str(tmp_path), **case.setup_options}
+    given = {"gconfig": GCONFIG, "tokenizer": tmp_path, **case.setup_options}
     made = areal.play(case, NAMED, workflow_kwargs=given)
     assert_same(case, shown(case, made))
     assert issubclass(LiveRoomWorkflow, RolloutWorkflow)
@@ -254,6 +254,34 @@ def test_a_failed_member_can_leave_the_rest_of_its_group(areal: Areal) -> None:
     assert areal.play(failed, workflow_of(failed, failed="member"), group_size=2) is None
     with pytest.raises(ValueError, match="`group` or `member`"):
         workflow_of(case, failed="nan")
+
+
+def raises(trajectory: le.Trajectory, room: le.Room | None) -> Any:
+    raise ZeroDivisionError("no price was told")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("failed call", {"failed": "member"}, "is left out: env_error: SandboxUnavailable"),
+        ("failed call", {}, "is left out: env_error: SandboxUnavailable"),
+        ("looked up", {"rubric": raises}, "no price was told"),
+    ],
+)
+def test_why_a_batch_does_not_fill_is_in_areals_log(
+    name: str, options: Any, told: str, areal: Areal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AReaL plays on, and tells its figures once the batch is full."""
+    case = CASES[name]
+    loggers = [areal.engine.logger, LiveRoomWorkflow.logger]
+    for logger in loggers:  # AReaL's do not hand on
+        logger.addHandler(caplog.handler)
+    try:
+        assert areal.play(case, workflow_of(case, **options)) is None
+    finally:
+        for logger in loggers:
+            logger.removeHandler(caplog.handler)
+    assert told in caplog.text
 
 
 def test_areal_counts_groups_off_by_their_size() -> None:
@@ -422,6 +450,13 @@ def test_a_partner_without_a_seat_is_refused_at_once(
     partners = {seat: "chat:http://127.0.0.1:9/v1#m"}
     with pytest.raises(ValueError, match=told):
         LiveRoomWorkflow(None, tokenizer_of("chatml"), "snacks", agents=agents, partners=partners)
+
+
+@pytest.mark.parametrize("gconfig", [None, {"max_tokens": 16000}])
+def test_a_gconfig_that_is_none_is_refused_at_once(gconfig: Any) -> None:
+    """In an episode AReaL would take it for a failed one, and play others."""
+    with pytest.raises(TypeError, match=r"as `config\.gconfig`"):
+        LiveRoomWorkflow(gconfig, tokenizer_of("chatml"), "snacks")
 
 
 def test_the_code_of_the_page_plays(
