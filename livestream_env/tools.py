@@ -47,12 +47,17 @@ REMEMBERED = 4096
 CURRENCIES = {"zh": "yuan", "en": "dollar"}
 
 LOCK = threading.RLock()
-"""Guards what the process's rooms share; held across a fork, so that the child finds it free."""
+"""Guards what the process's rooms share, for moments; event loops wait for it."""
+BUILDING = threading.RLock()
+"""Held while a part of an index is built, for up to seconds; `LOCK` may be taken inside it."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
-    )
+    # Both are held across a fork, so that the child finds them free, `BUILDING` before `LOCK`:
+    # what was registered last is called first.
+    for _lock in (LOCK, BUILDING):
+        os.register_at_fork(
+            before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+        )
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -187,7 +192,7 @@ class RoomIndex:
 
     def _once(self, name: str, build: Callable[[], T]) -> T:
         if name not in self._built:
-            with LOCK:
+            with BUILDING:
                 if name not in self._built:
                     self._built[name] = build()
         found: T = self._built[name]

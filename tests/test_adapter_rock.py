@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
-from conformance import FIND, REPLIED, RULE
+from conformance import FIND, REPLIED, RULE, call
+from numpy.typing import NDArray
 from servers_for_tests import Client
 
 import livestream_env as le
@@ -19,9 +23,11 @@ from livestream_env.adapters import rock
 from livestream_env.adapters.rock import PREFIX, mount_gem
 from livestream_env.cli_serve import app_of
 from livestream_env.drivers import rollout
+from livestream_env.retrieval import LexicalEmbedder
 from livestream_env.room_files import save_room
 from livestream_env.sandbox import create_app
 from livestream_env.sandbox.testing import key_strings
+from livestream_env.tools import BUILDING, LOCK, RoomIndex
 
 SNACKS = "LiveRoom-v0?room=snacks&comment=c02&embedder=lexical"
 
@@ -160,7 +166,9 @@ def test_no_name_of_a_request_is_a_path(client: Client, folder: Path, tmp_path: 
         assert (status, "neither served nor bundled" in message) == (422, True)
 
 
-def test_rooms_of_the_folder_are_found_by_id_as_they_come_and_go(folder: Path) -> None:
+def test_rooms_of_the_folder_are_found_by_id_as_they_come_and_go(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = served(folder)
     client = Client(app)
     assert made(client, "LiveRoom-v0?room=mine&embedder=lexical")
@@ -170,6 +178,13 @@ def test_rooms_of_the_folder_are_found_by_id_as_they_come_and_go(folder: Path) -
     (folder / "another.json").write_text("{", encoding="utf-8")
     status, code, message = error_of(
         post(client, "make", env_id="LiveRoom-v0?room=new&embedder=lexical")
+    )
+    assert (status, code) == (424, "room_invalid")
+    assert str(folder) not in message
+    (folder / "anything.json").unlink()
+    monkeypatch.setattr(app.state.rooms, "is_stale", lambda: False)
+    status, code, message = error_of(
+        post(client, "make", env_id="LiveRoom-v0?room=mine&embedder=lexical")
     )
     assert (status, code) == (424, "room_invalid")
     assert str(folder) not in message
@@ -301,7 +316,7 @@ def test_many_environments_are_played_at_a_time(client: Client) -> None:
     ("env_id", "long", "pooled"),
     [
         (SNACKS, "", [True, False]),
-        (SNACKS, "好" * 2001, [True, True]),
+        (SNACKS, "好" * 501, [True, True]),
         ("LiveRoom-v0?room=snacks&comment=c02&tools=search_faq", "", [True, True]),
     ],
 )
@@ -320,6 +335,92 @@ def test_steps_that_take_long_leave_the_event_loop_to_others(
         post(client, "reset", sandbox_id=name, seed=seed)
         assert post(client, "step", sandbox_id=name, action=REPLIED + long).json()["terminated"]
     assert threads == pooled
+
+
+def test_a_large_room_and_an_index_being_built_leave_the_event_loop_to_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = le.load_room("snacks")
+    faqs = [room.faqs[0].model_copy(update={"faq_id": f"more{i}"}) for i in range(300)]
+    update = {"room_id": "large", "faqs": (*room.faqs, *faqs)}
+    save_room(room.model_copy(update=update), folder / "large.json")
+    client, pooled = Client(served(folder)), []
+    step = rock.RockRoom.step
+
+    def noted(room: Any, action: str) -> Any:
+        pooled.append("server" in threading.current_thread().name)
+        return step(room, action)
+
+    def play(name: str) -> bool:
+        post(client, "reset", sandbox_id=name, seed=1)
+        assert post(client, "step", sandbox_id=name, action=REPLIED).json()["terminated"]
+        return bool(pooled.pop())
+
+    monkeypatch.setattr(rock.RockRoom, "step", noted)
+    large, small = made(client, SNACKS.replace("room=snacks", "room=large")), made(client)
+    assert [play(large), play(large)] == [True, True]
+    assert [play(small), play(small)] == [True, False]
+    is_held, ends = threading.Event(), threading.Event()
+
+    def build() -> None:
+        with BUILDING:
+            is_held.set()
+            ends.wait(60)
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    is_held.wait(60)
+    try:
+        assert play(small)
+    finally:
+        ends.set()
+        builder.join()
+
+
+def test_an_index_being_built_does_not_hold_what_event_loops_wait_for() -> None:
+    built: list[bool] = []
+
+    def is_free() -> bool:
+        if found := LOCK.acquire(timeout=5):
+            LOCK.release()
+        return found
+
+    class Noting(LexicalEmbedder):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            with ThreadPoolExecutor(1) as pool:
+                built.append(pool.submit(is_free).result())
+            return super().embed(texts)
+
+    assert RoomIndex(le.load_room("snacks"), Noting()).faqs is not None
+    assert built
+    assert all(built)
+
+
+SLOW_TOOL = """
+import time
+import livestream_env as le
+
+
+@le.tool
+def hangs(context: le.ToolContext) -> object:
+    \"\"\"Hang.\"\"\"
+    time.sleep(3)
+"""
+
+
+def test_a_tool_that_hangs_gives_its_thread_and_its_environment_back(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rock_slow_tools.py").write_text(SLOW_TOOL, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    tool = "rock_slow_tools:hangs"
+    client = Client(served(folder, tools=[tool], tool_timeout_s=0.05))
+    name = made(client, f"{SNACKS}&tools=get_reply_rule,{tool}")
+    post(client, "reset", sandbox_id=name, seed=1)
+    started_s = time.monotonic()
+    assert error_of(post(client, "step", sandbox_id=name, action=call("hangs")))[0] == 424
+    assert time.monotonic() - started_s < 2
+    assert post(client, "reset", sandbox_id=name, seed=1).status_code == 200
 
 
 # --- the command -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from livestream_env.errors import (
     LivestreamError,
     ResetNeeded,
     RoomError,
+    RoomNotFound,
     SandboxError,
     did_you_mean,
 )
@@ -37,15 +38,17 @@ from livestream_env.sandbox.room_store import RoomStore
 from livestream_env.sandbox.server import EMBEDDERS, validated
 from livestream_env.sandbox.sessions import Refused, Sessions
 from livestream_env.sandbox.wire import LONGEST_CALL, compact
-from livestream_env.tools import TOOLS
+from livestream_env.tools import BUILDING, TOOLS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
 
 PREFIX = "/apis/v1/envs/gem"
 LONGEST_ID = 2048
-LONGEST_LIGHT = 2000
-"""Characters of a message that is taken without a thread: its claims are found in about 10 ms."""
+LONGEST_LIGHT = 500
+LARGEST_LIGHT = 300
+"""Characters of a message, and records of its room, up to which a step is taken without a thread:
+the worst takes about 20 ms."""
 LOG = logging.getLogger("livestream_env.server")
 
 
@@ -78,6 +81,21 @@ class RockRoom(TextRoom):
 
     ends_both = True
 
+    def content(self) -> str:
+        """Return the hash of the room being played.
+
+        Raises:
+            ResetNeeded: there is no episode.
+        """
+        return self.episode().view.content_hash
+
+    def is_small(self) -> bool:
+        """Return whether searches in the room being played are short."""
+        room = None if self._env is None else self._env.room
+        assert room is not None
+        parts = (room.products, room.faqs, room.script, room.comments, room.reply_rules)
+        return sum(map(len, parts)) <= LARGEST_LIGHT
+
 
 @dataclass(eq=False)
 class _Env:
@@ -96,6 +114,7 @@ def mount_gem(
     lease_s: float = 300.0,
     tools: Sequence[str] = (),
     embedders: Sequence[str] = EMBEDDERS,
+    tool_timeout_s: float = 60.0,
     refusal: str | None = None,
 ) -> None:
     """Let a server of `create_app` answer ROCK's client too.
@@ -106,9 +125,18 @@ def mount_gem(
         lease_s: seconds without a call after which an environment is let go.
         tools: tools beyond the bundled ones that clients may choose, by import string.
         embedders: embedders that clients may choose.
+        tool_timeout_s: seconds that a call of one of `tools` may take.
         refusal: why this server has no such environments: every request is answered so.
     """
-    envs = RockEnvs(app.state.rooms, app.state.sessions, max_envs, lease_s, tools, embedders)
+    envs = RockEnvs(
+        app.state.rooms,
+        app.state.sessions,
+        max_envs,
+        lease_s,
+        (*TOOLS, *tools),
+        tuple(embedders),
+        tool_timeout_s,
+    )
     for name in ("make", "reset", "step", "close", "list"):
         endpoint = partial(_answer, getattr(envs, name), refusal)
         endpoint.__name__ = f"gem_{name}"  # type: ignore[attr-defined]
@@ -140,14 +168,15 @@ class RockEnvs:
         lease_s: float,
         tools: Sequence[str],
         embedders: Sequence[str],
+        tool_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._sessions = store, sessions
         self._max_envs, self._lease_s, self._clock = max_envs, lease_s, clock
-        self._tools, self._embedders = (*TOOLS, *tools), tuple(embedders)
+        self._tools, self._embedders, self._tool_timeout_s = tools, embedders, tool_timeout_s
         self._envs: dict[str, _Env] = {}
-        self._scored: set[str] = set()
-        """Content hashes of rooms whose first score, which indexes their names, was made."""
+        self._light: set[str] = set()
+        """Content hashes of small rooms whose first score, which indexes their names, was made."""
         self._making = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -207,17 +236,22 @@ class RockEnvs:
     ) -> Any:
         """Run one call of an environment, after those before it.
 
-        A light one is run here: a thread would cost as much again.
+        A light one is run here: a thread would cost as much again. It must not wait for an index,
+        which takes seconds to build and stops all others.
         """
         env = self._known(asked)
         async with env.lock:
             self._known(asked)
             try:
-                if is_light and env.is_light and _room_of(env) in self._scored:
-                    return work(env.room)
+                is_light = is_light and env.is_light and env.room.content() in self._light
+                if is_light and BUILDING.acquire(blocking=False):
+                    try:
+                        return work(env.room)
+                    finally:
+                        BUILDING.release()
                 made = await self._sessions.in_thread(lambda: work(env.room))
-                if not env.room.is_running():
-                    self._scored.add(_room_of(env))
+                if env.room.played().rewards is not None and env.room.is_small():
+                    self._light.add(env.room.content())
                 return made
             except ResetNeeded as error:
                 raise Refused(409, "reset_needed", str(error)) from error
@@ -296,11 +330,13 @@ class RockEnvs:
     def _made(self, options: Mapping[str, Any]) -> RockRoom:
         others = {key: value for key, value in options.items() if key != "room"}
         room = self._room(options["room"])
+        limits = {"tool_timeout_s": self._tool_timeout_s}
         try:
-            return RockRoom(room, **others)
-        except RoomError as error:
+            return RockRoom(room, sandbox_options=limits, **others)
+        except (RoomError, RoomNotFound) as error:  # its text has the path
             LOG.error("a room cannot be read", exc_info=error)
-            raise Refused(424, "room_invalid", "the room's file cannot be read") from error
+            message = "the room's file cannot be read, or has no comment to play"
+            raise Refused(424, "room_invalid", message) from error
         except (LivestreamError, ValueError, TypeError) as error:
             raise Refused(422, "option_refused", str(error)[:4000]) from error
 
@@ -317,10 +353,6 @@ class RockEnvs:
             hint = did_you_mean(name, [*served, *bundled])
             raise _refused("room", f"`{name[:100]}` is neither served nor bundled here.{hint}")
         return name
-
-
-def _room_of(env: _Env) -> str:
-    return env.room.episode().view.content_hash
 
 
 _FORM = "the form is `LiveRoom-v0?room=snacks&rubric=single4`"
