@@ -335,39 +335,54 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def curves(runs: Sequence[Mapping[str, Any]], *, window: int = 8) -> str:
-    """Return what was trained, as means of `window` steps (grey), and the two measurements on
-    held-out seeds (dark) and on the split `test` (light), as an SVG."""
-    width, height, steps = 480, 240, max(run["steps"] for run in runs)
+Line = tuple[Sequence[tuple[float, float]], str]
+"""Points `(step, reward)`, and a colour."""
 
-    def line(points: Sequence[tuple[float, float]], colour: str) -> str:
-        told = " ".join(
-            f"{40 + step * (width - 40) / steps:.0f},{height - reward * height:.0f}"
-            for step, reward in points
-        )
-        return f'<polyline points="{told}" fill="none" stroke="{colour}"/>'
 
+def curves(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return what was trained (grey), and the two measurements on held-out seeds (dark) and on the
+    split `test` (light), as an SVG."""
+    lines: list[Line] = [(means(run["trained"]), "#ccc") for run in runs]
+    for run, (name, colour) in itertools.product(runs, (("test", "#9bd"), ("seeds", "#036"))):
+        lines.append(([(0, run[name]["before"]), (run["steps"], run[name]["after"])], colour))
+    return chart(lines, max(run["steps"] for run in runs))
+
+
+def means(trained: Sequence[tuple[int, float]], *, window: int = 8) -> list[tuple[float, float]]:
+    """Return the rewards of the steps as means of `window` steps."""
+    rewards = [reward for _, reward in trained]
+    return [
+        (at - window / 2, statistics.fmean(rewards[at - window : at]))
+        for at in range(window, len(rewards) + 1)
+    ]
+
+
+def chart(lines: Sequence[Line], steps: int) -> str:
+    """Return lines over the steps as an SVG."""
+    width, height = 480, 240
     parts = []
     for tenth in range(2, 9, 2):
         y = height - tenth * height // 10
         parts.append(f'<path d="M40 {y}H{width}" stroke="#eee"/>')
         parts.append(f'<text x="8" y="{y + 4}">0.{tenth}</text>')
-    for run in runs:
-        trained = [reward for _, reward in run["trained"]]
-        means = [
-            (at - window / 2, statistics.fmean(trained[at - window : at]))
-            for at in range(window, len(trained) + 1)
-        ]
-        parts.append(line(means, "#ccc"))
-    for run, (name, colour) in itertools.product(runs, (("test", "#9bd"), ("seeds", "#036"))):
-        points = [(0, run[name]["before"]), (run["steps"], run[name]["after"])]
-        parts.append(line(points, colour))
+    for points, colour in lines:
+        told = " ".join(
+            f"{40 + step * (width - 40) / steps:.0f},{height - reward * height:.0f}"
+            for step, reward in points
+        )
+        parts.append(f'<polyline points="{told}" fill="none" stroke="{colour}"/>')
     parts.append(f'<text x="{width - 60}" y="{height - 4}">step {steps}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
     return f'{head} font-family="sans-serif" font-size="11">{"".join(parts)}</svg>\n'
 
 
-def run_seeds(learn: Callable[[int], dict[str, Any]], out: Path, about: str) -> None:
+def run_seeds(
+    learn: Callable[[int], dict[str, Any]],
+    out: Path,
+    about: str,
+    table: Callable[[Sequence[Mapping[str, Any]]], str] = table,
+    curves: Callable[[Sequence[Mapping[str, Any]]], str] = curves,
+) -> None:
     """Run the seeds that are asked for, and add each to the file as soon as it has ended."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seeds", type=int, nargs="*", default=[])
