@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 from livestream_env.adapters.chat_api import arun_episode
 from livestream_env.adapters.setup import Setup, TaskRow, setup_of, task_rows, trainer_module
 from livestream_env.adapters.traced import SharedSeat, TracedSeat, rollout_client, settle, write
+from livestream_env.adapters.whole_turns import TurnRenderer
+from livestream_env.agents import ScriptedAgent
 from livestream_env.drivers import arollout
 from livestream_env.episode import TWO_AGENTS
 from livestream_env.team import AgentTeam
@@ -25,6 +27,8 @@ CLASSES = (
     *("LiveRoomHarness", "LiveRoomSeats", "LiveRoomTask", "LiveRoomTaskset"),
     *("RoomConfig", "RoomData", "RoomState", "RoomsConfig", "SeatsConfig"),
 )
+_NOBODY = "validate"
+"""The agent of `vf-validate`'s traces, who plays no turn."""
 
 
 def __getattr__(name: str) -> Any:
@@ -127,10 +131,37 @@ def _classes() -> dict[str, Any]:
                 RuntimeError: verifiers broke the episode off, so that there is no reward.
             """
             state = trace.state
+            if trace.agent.name == _NOBODY:
+                return
             if state.trajectory is None:
                 raise RuntimeError(f"the episode {self.key} was broken off: {trace.stop_condition}")
             write(trace)
             trace.record_metrics(self.own_setup.metrics([state.trajectory]))
+
+        async def validate(self, runtime: Any) -> bool | None:
+            """Return whether the scripted agent, which knows the labels, earns a reward above 0;
+            `None` where there are no labels.
+
+            Raises:
+                RuntimeError: the episode has no reward, as where the environment failed.
+            """
+            setup, row = self.own_setup, self.row
+            seats: Any = ScriptedAgent
+            if setup.has_two_agents:
+                seats = AgentTeam(tool_caller=ScriptedAgent, replier=ScriptedAgent)
+            env = setup.make_env(row.room)
+            try:
+                played = await arollout(env, seats, **setup.opening(row))
+                room = env.room
+            finally:
+                await env.aclose()
+            rows = setup.rows(played, TurnRenderer())
+            for one in rows:
+                if one.reward is None:
+                    raise RuntimeError(f"the episode {self.key} has no reward: {one.excluded}")
+            if room is None or any(room.comment(c).expected is None for c in played.comment_ids):
+                return None
+            return all(one.reward > 0 for one in rows if one.reward is not None)
 
     class RoomsConfig(vf.TasksetConfig):  # type: ignore[misc]
         """Which rows there are: those of `count` seeds from `seed` on, by default of every comment

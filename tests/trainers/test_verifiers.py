@@ -30,16 +30,19 @@ from conformance import (
     PRICE,
     REPLIED,
     RULE,
+    UNLABELLED,
     Case,
     Line,
     assert_closed,
     assert_same,
+    breaks_at_once,
     call,
     expected,
     tokenizer_of,
 )
 from gateway_for_tests import error
 from pages_for_tests import module_of, snippets
+from verifiers.v1.cli import validate
 from verifiers.v1.serve import EnvClient, EnvServer
 from verifiers.v1.utils import loaders
 from verifiers_for_tests import folder_of, modelled, trained_of
@@ -572,6 +575,44 @@ def test_a_box_is_refused() -> None:
     box: Any = SimpleNamespace(config=SimpleNamespace(type="docker"))
     with pytest.raises(ValueError, match="rooms need no box"):
         asyncio.run(harness.setup(box))
+
+
+def validated(task_id: str, folder: Path, *checks: str) -> list[Any]:
+    """Return what `vf-validate` tells of two tasks."""
+    given = [task_id, "--taskset.count", "2", "--runtime.type", "subprocess", "--no-rich"]
+    validate.main([*given, "--output-dir", str(folder), "--run.name", "run", *checks])
+    lines = (folder / "run" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def earns_nothing(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
+    return Rewards((Score("total", 0.0),))
+
+
+@pytest.mark.parametrize(
+    ("options", "valid", "told"),
+    [
+        pytest.param({}, True, None, id="labelled"),
+        pytest.param({"room": UNLABELLED}, None, None, id="unlabelled"),
+        pytest.param({"rubric": earns_nothing}, False, None, id="earns nothing"),
+        pytest.param(CASES["two agents"].options, True, None, id="two agents"),
+        pytest.param({"sandbox": breaks_at_once}, False, "has no reward: env_error", id="fails"),
+    ],
+)
+def test_tasks_are_validated_by_the_scripted_agent(
+    options: Any, valid: bool | None, told: str | None, tmp_path: Path
+) -> None:
+    made = plugin({"room": "snacks", "embedder": "lexical", **options})
+    for row in validated(made, tmp_path, "--only-gold"):
+        assert row["valid"] is valid
+        assert (told or "") in (row["error"] or "")
+
+
+def test_a_task_that_nobody_plays_is_not_checked(tmp_path: Path) -> None:
+    made = plugin({"room": "snacks", "embedder": "lexical"})
+    for row in validated(made, tmp_path):
+        assert (row["gold"]["reason"], row["noop"]["reason"]) == ("valid", "unchecked")
+        assert row["error"] is None
 
 
 @pytest.mark.parametrize("name", [*ONE_AGENT_CASES])
