@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import math
 import statistics
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from livestream_env.adapters.recorded import RecordedRenderer
-from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_module
+from livestream_env.adapters.setup import Setup, setup_of, trainer_module
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.text_room import TextRoom
 from livestream_env.env import cause_of
@@ -60,13 +61,23 @@ def register(env_id: str = "liveroom", *, room: str | None = None, **options: An
 
     Raises:
         MissingDependency: skyrl-gym is not installed.
+        ValueError: two agents are to be trained; and as `Setup`.
     """
     known = trainer_module("skyrl_gym.envs.registration", ran=RAN, install=INSTALL)
     setup = {"room": room, **options}
-    as_key(setup)
+    _of_one_agent(setup_of(setup))
     known.registry.pop(env_id, None)
     known.register(env_id, entry_point=f"{__name__}:LiveRoom", kwargs={"setup": setup})
     return env_id
+
+
+def _of_one_agent(setup: Setup) -> Setup:
+    if len(setup.agents) > 1:
+        raise ValueError(
+            f"SkyRL has one row an episode, so it trains one agent, not {[*setup.agents]}; name one"
+            " in `agents`: the same model plays both"
+        )
+    return setup
 
 
 @functools.cache
@@ -75,6 +86,9 @@ def _live_room() -> type[Any]:
 
     class LiveRoom(base.BaseTextEnv):  # type: ignore[misc]
         """The episode of a data set's row; SkyRL's `max_turns` ends it, as the room's own does.
+
+        SkyRL calls it in threads, where a call goes on when its task is cancelled: it is closed
+        behind that call.
 
         Raises:
             ValueError: two agents are to be trained.
@@ -91,20 +105,16 @@ def _live_room() -> type[Any]:
             super().__init__()
             self.row = extras or {}
             self.max_turns = self.row.get("max_turns", math.inf)
-            self.room = TextRoom(type(self).setup or setup_of(setup or {}))
+            self.room = TextRoom(_of_one_agent(type(self).setup or setup_of(setup or {})))
             self.trajectory: Trajectory | None = None
-            agents = self.room.setup.agents
-            if len(agents) > 1:
-                raise ValueError(
-                    f"SkyRL has one row an episode, so it trains one agent, not {[*agents]}; name"
-                    " one in `agents`: the same model plays both"
-                )
+            self._calls = threading.Lock()
             _PLAYING.set(self)
 
         def init(self, prompt: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             """Open the episode; the prompt of the data set gives way to the room's."""
             try:
-                observation, info = self.room.open(row=self.row)
+                with self._calls:
+                    observation, info = self.room.open(row=self.row)
             except SandboxError as error:
                 raise EpisodeLeftOut(f"env_error: {cause_of(error)}") from error
             told = self.room.first_messages(observation)
@@ -116,12 +126,13 @@ def _live_room() -> type[Any]:
             Raises:
                 EpisodeLeftOut: the episode has ended without a reward.
             """
-            self.turns += 1
-            observation, reward, terminated, truncated, info = self.room.take(action)
-            done = terminated or truncated
-            if not done and self.turns >= self.max_turns:
-                _, more, _, done, info = self.room.end("turns")
-                reward += more
+            with self._calls:
+                self.turns += 1
+                observation, reward, terminated, truncated, info = self.room.take(action)
+                done = terminated or truncated
+                if not done and self.turns >= self.max_turns:
+                    _, more, _, done, info = self.room.end("turns")
+                    reward += more
             if math.isnan(reward):
                 cause = info.get("env_error")
                 raise EpisodeLeftOut(f"env_error: {cause}" if cause else "unscored")
@@ -138,18 +149,27 @@ def _live_room() -> type[Any]:
             return self.room.setup.metrics([self.played()])
 
         def played(self) -> Trajectory:
-            """Return the record of the episode, which ends here if it has not."""
+            """Return the record of the episode, which ends here if it has not.
+
+            Raises:
+                ValueError: SkyRL asked for no turn, because the first prompt was too long.
+            """
             if self.trajectory is None:
                 if self.room.is_running():
+                    if not self.room.episode().turns:
+                        raise ValueError(
+                            "the first prompt, tools included, is longer than"
+                            " `generator.max_input_length`, by default"
+                            " `trainer.max_prompt_length`; raise it"
+                        )
                     self.room.end("length")
                 self.trajectory = self.room.played()
             return self.trajectory
 
         def close(self) -> None:
-            """Release the sandbox; an episode that runs ends here."""
-            if self.room.is_running():
-                self.played()
-            self.room.close()
+            """Release the sandbox; what has not ended has no record."""
+            with self._calls:
+                self.room.close()
 
     LiveRoom.__module__, LiveRoom.__qualname__ = __name__, "LiveRoom"
     return LiveRoom
@@ -198,7 +218,7 @@ def _generator() -> type[Any]:
                 return made
             finally:
                 if (env := _PLAYING.get()) is not None:
-                    env.close()
+                    await self._run_in_executor_if_available(env.close)
 
         def _post_process_agent_loop_output(self, output: Any, *args: Any) -> Any:
             output = super()._post_process_agent_loop_output(output, *args)

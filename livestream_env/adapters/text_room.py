@@ -79,6 +79,9 @@ class PlayedRoom:
             self.setup.keep(self._failed)
             self.close()
             raise
+        except BaseException:
+            self.close()
+            raise
 
     def _env_of(self, room: str | None) -> LiveRoomEnv:
         """Return the environment of before where it serves: of the room, with a sound sandbox."""

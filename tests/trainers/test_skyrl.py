@@ -8,6 +8,7 @@ import json
 import math
 import runpy
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from conformance import (
     ONE_AGENT_CASES,
     PRICE,
     Case,
+    assert_closed,
     assert_same,
     breaks_some,
     expected,
@@ -309,6 +311,78 @@ def test_the_trainers_limits_end_and_score_the_episode() -> None:
     assert len(env.played().turns) == 1
     assert env.played().stop_reason is le.StopReason.TOKEN_LIMIT
     assert not env.room.is_running()
+
+
+def test_a_first_prompt_that_is_too_long_is_told() -> None:
+    for kind in (LiveRoomGenerator, SkyRLGymGenerator):
+        with pytest.raises(ValueError, match=r"longer than `generator\.max_input_length`"):
+            play(CASES["looked up"], max_input_length=512, kind=kind)
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    assert_closed(play)
+
+
+@pytest.mark.parametrize("at", ["reset", "call"])
+def test_a_cancelled_episode_closes_its_sandbox_behind_the_call_that_runs(at: str) -> None:
+    begun, go_on, events = threading.Event(), threading.Event(), []
+
+    class Slow(le.LocalSandbox):
+        def reset(self, **given: Any) -> Any:
+            self.wait("reset")
+            return super().reset(**given)
+
+        def call(self, call: Any) -> Any:
+            self.wait("call")
+            return super().call(call)
+
+        def wait(self, name: str) -> None:
+            if name == at:
+                begun.set()
+                assert go_on.wait(30)
+                events.append(name)
+
+        def close(self) -> None:
+            events.append("close")
+
+    case = CASES["looked up"]
+    CaseRoom.setup = Setup("snacks", sandbox=lambda room: Slow(room, embedder="lexical"))
+    skyrl_gym.register("liveroom", entry_point=f"{__name__}:CaseRoom")
+
+    async def cancelled() -> None:
+        made = generator_of(Client(case))
+        loop = asyncio.create_task(made.agent_loop([], "liveroom", case.row.to_json(), 64, 16000))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        loop.cancel()
+        await asyncio.sleep(0.05)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await loop
+
+    asyncio.run(cancelled())
+    assert set(events) == {at, "close"}
+    assert at not in events[events.index("close") :]
+
+
+def test_what_a_row_has_wrong_is_told_as_it_is() -> None:
+    case = CASES["looked up"]
+    with pytest.raises(le.CommentNotFound, match="c99"):
+        play(case, [TaskRow("snacks", 1, ("c99",))])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"rubrik": "single4"}, "rubrik"),
+        ({"masker": "replies"}, "no masker `replies`"),
+        ({"max_turns": 0}, "max_turns"),
+        ({"agents": {"tool_caller": "tool_calls", "replier": "reply"}}, "it trains one agent"),
+    ],
+)
+def test_wrong_options_are_told_where_they_are_given(wrong: Any, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        register("liveroom", room="snacks", **wrong)
 
 
 def test_what_cannot_be_masked_is_refused() -> None:
