@@ -63,6 +63,8 @@ def arguments(url: str = "http://127.0.0.1:1", **changes: Any) -> SimpleNamespac
         "sglang_router_ip": told.hostname,
         "sglang_router_port": told.port,
         "rollout_max_context_len": None,
+        "eval_max_context_len": None,
+        "group_rm": False,
         "partial_rollout": False,
         "rollout_top_p": 1.0,
         "router_policy": None,
@@ -81,17 +83,21 @@ def sampling(**changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def installed(tokenizer: Any) -> Iterator[None]:
-    """Put a module in slime's place: its state has the tokenizer, its `post` is httpx."""
+def installed(tokenizer: Any) -> Iterator[Any]:
+    """Put a module in slime's place: its state has the tokenizer, its `post` is httpx.
+
+    Yields the state, which slime has one of.
+    """
     made: Any = ModuleType("slime.rollout.sglang_rollout")
-    made.GenerateState = lambda args: SimpleNamespace(tokenizer=tokenizer)
+    state = SimpleNamespace(tokenizer=tokenizer, aborted=False)
+    made.GenerateState = lambda args: state
     made.post = post
     named = {"slime": ModuleType("slime"), "slime.rollout": ModuleType("slime.rollout")}
     named[made.__name__] = made
     kept = {name: sys.modules.get(name) for name in named}
     sys.modules.update(named)
     try:
-        yield
+        yield state
     finally:
         for name, module in kept.items():
             del sys.modules[name]

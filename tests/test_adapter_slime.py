@@ -44,9 +44,9 @@ SNACKS = {"room": "snacks", "embedder": "lexical"}
 
 
 @pytest.fixture(autouse=True)
-def _slime() -> Iterator[None]:
-    with installed(tokenizer_of("chatml")):
-        yield
+def state() -> Iterator[Any]:
+    with installed(tokenizer_of("chatml")) as made:
+        yield made
 
 
 def sample_of(row: Any = PRICE, **given: Any) -> Sample:
@@ -122,13 +122,16 @@ def test_two_agents_have_samples_with_rewards_and_masks_of_their_own() -> None:
 
 @pytest.mark.row("R45")
 @pytest.mark.parametrize("name", FAILED)
-def test_a_failed_environment_is_removed_and_has_no_reward(name: str) -> None:
+def test_a_failed_environment_is_removed_and_has_no_reward(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (sample,) = play(CASES[name])
     assert (sample.status, sample.remove_sample, sample.reward) == (Status.FAILED, True, None)
     assert sample.metadata["excluded"].startswith("env_error")
     assert asyncio.run(slime.reward_func(None, sample)) is None
     assert asyncio.run(slime.reward_func(None, [sample, sample])) == [None, None]
     assert not slime.keep_group(None, [[sample], [sample]])
+    assert "a group is left out: env_error" in caplog.text
     train = converted(arguments(), [[sample]], slime.compare_rewards)
     assert train["loss_masks"] == [[0]]
 
@@ -148,6 +151,7 @@ def test_an_episode_without_a_score_is_removed() -> None:
 def removed(**changes: Any) -> Sample:
     made = scored(None, **changes)
     made.remove_sample = True
+    made.metadata["excluded"] = "env_error: down"
     return made
 
 
@@ -217,6 +221,37 @@ def test_a_context_that_is_full_cuts_the_episode() -> None:
     assert (sample.status, len(sample.tokens)) == (Status.TRUNCATED, longest)
 
 
+def test_an_evaluation_has_a_context_of_its_own() -> None:
+    case = CASES["looked up"]
+    made = slime.generate_with(Setup(**case.setup_options))
+    with routed(router_of(case)) as url:
+        args = arguments(url, rollout_max_context_len=10, eval_max_context_len=16000)
+        (sample,) = asyncio.run(made(args, sample_of(), sampling(), evaluation=True))
+    assert sample.reward == 1.0
+
+
+def test_a_context_without_room_for_a_word_is_the_callers_mistake() -> None:
+    """Every group would be dropped, without end."""
+    with pytest.raises(ValueError, match=r"first prompt has \d+ tokens.*raise `rollout_max_con"):
+        play(CASES["looked up"], rollout_max_context_len=10)
+
+
+@pytest.mark.parametrize("end", ["of slime's", "a text"])
+def test_an_answer_ends_where_the_engine_says(end: str) -> None:
+    """slime's `rollout_stop_token_ids` and `rollout_stop` end answers beside the template's end."""
+    case = CASES["looked up"]
+    pad = tokenizer_of("chatml").convert_tokens_to_ids("<|endoftext|>")
+
+    def stops_otherwise(ids: tuple[int, ...]) -> Sampled:
+        made = case.samples(ids)
+        last = (pad,) if end == "of slime's" else ()
+        logprobs = (made.logprobs or ())[: len(made.token_ids) - 1 + len(last)]
+        return Sampled((*made.token_ids[:-1], *last), logprobs, "stop")
+
+    made = play(case, Router(stops_otherwise))  # another end makes another context
+    assert {(one.status, one.reward) for one in made} == {(Status.COMPLETED, 1.0)}
+
+
 def test_a_session_is_routed_to_one_engine() -> None:
     router, setup = router_of(CASES["looked up"]), Setup(**CASES["looked up"].setup_options)
     with routed(router) as url:
@@ -229,6 +264,18 @@ def test_an_aborted_sample_is_handed_back_as_it_came() -> None:
     router = Router(lambda _: answer(Sampled((), (), "abort")))
     sample = play(CASES["looked up"], router)
     assert sample == sample_of(status=Status.ABORTED)
+
+
+def test_an_abort_between_two_turns_asks_for_no_more(state: Any) -> None:
+    case = CASES["several turns"]
+
+    def aborts(ids: tuple[int, ...]) -> Sampled:
+        state.aborted = True
+        return case.samples(ids)
+
+    router = Router(aborts)
+    assert play(case, router) == sample_of(status=Status.ABORTED)
+    assert len(router.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,6 +307,7 @@ def test_the_setup_of_a_yaml_file_is_played(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"partial_rollout": True}, "no partial rollout"),
+        ({"group_rm": True}, "no `group_rm`"),
         ({"use_rollout_routing_replay": True}, "routing replay"),
         ({"rollout_top_p": 0.9}, "rollout_top_p=1"),
     ],

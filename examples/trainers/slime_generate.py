@@ -35,7 +35,9 @@ async def fake_post(url: str, payload: dict[str, Any], headers: object = None) -
 async def main() -> None:
     """Play three tasks and print what slime trains."""
     sglang_rollout.post = fake_post
-    sglang_rollout.GenerateState = lambda args: SimpleNamespace(tokenizer=tiny_tokenizer())
+    sglang_rollout.GenerateState = lambda args: SimpleNamespace(
+        tokenizer=tiny_tokenizer(), aborted=False
+    )
     args = Namespace(sglang_router_ip="127.0.0.1", sglang_router_port=1)
     for index, row in enumerate(task_rows("snacks", count=3, embedder="lexical")):
         sample = Sample(index=index, group_index=index, metadata=row.to_json())

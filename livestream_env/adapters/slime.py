@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import logging
 import statistics
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
 from livestream_env.types import Status, Trajectory
 
+LOG = logging.getLogger("livestream_env.slime")
 RAN, INSTALL = "slime 0.3.1", "pip install 'git+https://github.com/THUDM/slime'"
 Generate = Callable[..., Awaitable[Any]]
 _NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
@@ -78,11 +80,13 @@ def generate_with(setup: Setup, *, partners: Mapping[str, Member | None] | None 
     ) -> Any:
         _check(args, evaluation)
         slime = _slime()
+        state = slime.GenerateState(args)
         renderer = _renderer(
-            slime.GenerateState(args).tokenizer,
-            as_key(getattr(args, "apply_chat_template_kwargs", None) or {}),
+            state.tokenizer, as_key(getattr(args, "apply_chat_template_kwargs", None) or {})
         )
-        engine = _Engine(args, sample, sampling_params)
+        of_kind = "eval_max_context_len" if evaluation else "rollout_max_context_len"
+        longest = getattr(args, of_kind, None)
+        engine = _Engine(args, state, sample, sampling_params, longest)
         task = setup.row(sample.metadata)
         env = setup.make_env(task.room)
         try:
@@ -110,6 +114,8 @@ def _check(args: Any, evaluation: bool) -> None:
         raise ValueError(
             "slime cannot go on with an episode of several samples: no partial rollout"
         )
+    if getattr(args, "group_rm", False):
+        raise ValueError("an episode is a list of samples, each with its reward: no `group_rm`")
     if getattr(args, "use_rollout_routing_replay", False):
         raise ValueError("experts of several requests are not joined: no rollout routing replay")
     if not evaluation and getattr(args, "rollout_top_p", 1.0) != 1.0:
@@ -130,12 +136,24 @@ class _Aborted(Exception):
 
 
 class _Engine:
-    """slime's router for one episode; `max_new_tokens` is for all behind the first prompt."""
+    """slime's router for one episode; `max_new_tokens` is for all behind the first prompt.
 
-    def __init__(self, args: Any, sample: Any, sampling_params: Mapping[str, Any]) -> None:
+    Raises:
+        ValueError: the first prompt leaves no room for a token.
+        ChatError: the router gave no answer.
+    """
+
+    def __init__(
+        self,
+        args: Any,
+        state: Any,
+        sample: Any,
+        sampling_params: Mapping[str, Any],
+        longest: int | None,
+    ) -> None:
         self._url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
-        self._sampling = dict(sampling_params)
-        self._longest, self._end = getattr(args, "rollout_max_context_len", None), 0
+        self._state, self._sampling = state, dict(sampling_params)
+        self._longest, self._end = longest, 0
         hashed = getattr(args, "router_policy", None) == "consistent_hashing" and sample.session_id
         self._headers = {"X-SMG-Routing-Key": sample.session_id} if hashed else None
         self._post = _slime().post
@@ -143,7 +161,15 @@ class _Engine:
         """Versions of the weights, one a request."""
 
     async def __call__(self, ids: tuple[int, ...], stop: tuple[int, ...]) -> Sampled:
+        if self._state.aborted:
+            raise _Aborted
         if not self._end:
+            if self._longest is not None and len(ids) >= self._longest:
+                raise ValueError(
+                    f"the first prompt has {len(ids)} tokens, tools included, and the longest"
+                    f" context is {self._longest}; raise `rollout_max_context_len`, in an"
+                    " evaluation `eval_max_context_len`"
+                )
             self._end = len(ids) + self._sampling["max_new_tokens"]
             self._end = min(self._end, self._longest or self._end)
         left = self._end - len(ids)
@@ -164,9 +190,9 @@ class _Engine:
             self.versions.append(str(told["weight_version"]))
         pairs = told.get("output_token_logprobs") or ()
         sampled = tuple(int(pair[1]) for pair in pairs)
-        ended = bool(sampled) and sampled[-1] in stop
         logprobs = tuple(float(pair[0]) for pair in pairs)
-        return Sampled(sampled, logprobs, "stop" if ended else "length")
+        is_cut = told["finish_reason"]["type"] == "length"
+        return Sampled(sampled, logprobs, "length" if is_cut else "stop")
 
     async def _asked(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Return the `meta_info` of an answer; slime itself tries again.
@@ -227,8 +253,15 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
 
 
 def keep_group(args: Any, samples: Iterable[Any], **_: Any) -> bool:
-    """Return whether anything of a group can be trained; slime plays another in its place."""
-    return any(not one.remove_sample for one in _flat(samples))
+    """Return whether anything of a group can be trained; slime plays another in its place.
+
+    The log tells why nothing can: slime logs the figures of full batches alone.
+    """
+    own = list(_flat(samples))
+    if any(not one.remove_sample for one in own):
+        return True
+    LOG.warning("a group is left out: %s", own[0].metadata["excluded"])
+    return False
 
 
 def compare_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
