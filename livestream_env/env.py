@@ -189,6 +189,9 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
             _check_comments(one, comment)
         if self._recorded:
             self._opening(0, {})
+        elif isinstance(sandbox, str) and not re.search("^replay:|://", sandbox):
+            # what is misspelt is told at once; files and secrets may be on other machines alone
+            self._made_sandbox(_Task(self.rooms[0], self.rooms[0].content_hash, [])).close()
         self.render_mode = render_mode
         self._room: Room | None = None
         self._content_hash = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from livestream_env.adapters.text import as_user_messages, with_tools_told
 from livestream_env.masking import REPLY, TOOL_CALLS
 from livestream_env.parsing import to_action
 from livestream_env.rows import TrainingRow
+from livestream_env.trajectory_log import TrajectoryLog
 from livestream_env.types import Message, Trajectory
 
 SNACKS = le.load_room("snacks")
@@ -158,6 +160,63 @@ def test_what_was_played_is_logged(tmp_path: object) -> None:
     assert setup.metrics([trajectory])
 
 
+def no_space(log: TrajectoryLog) -> None:
+    log.path.symlink_to("/dev/full")
+
+
+def no_folder(log: TrajectoryLog) -> None:
+    log.folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        pytest.param(
+            no_space,
+            "No space left",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full"),
+        ),
+        (no_folder, "No such file"),
+    ],
+)
+def test_a_log_that_cannot_be_written_costs_no_episode_and_is_told_once(
+    spoil: Callable[[TrajectoryLog], None],
+    told: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setup = Setup("snacks", embedder="lexical", log_dir=tmp_path / "log")
+    trajectory = played(setup, TaskRow("snacks", 0))
+    assert setup.log is not None
+    spoil(setup.log)
+    for _ in range(3):
+        setup.keep(trajectory)
+    (record,) = caplog.records
+    assert record.name == "livestream_env"
+    assert told in record.getMessage()
+    assert str(tmp_path / "log") in record.getMessage()
+    with pytest.raises(TypeError, match="pass trajectories"):
+        setup.keep([7])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_turn": 3}, "no option `max_turn`.*Did you mean `max_turns`"),
+        ({"maskers": "reply"}, "no option `maskers`.*Did you mean `masker`"),
+        ({"rubrik": None, "embedder": "lexical"}, "no option `rubrik`.*Did you mean `rubric`"),
+        ({"options": {}}, "no option `options`"),
+    ],
+)
+def test_an_option_of_another_name_is_told_with_the_nearest(
+    options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(TypeError, match=told):
+        Setup("snacks", **options)
+    with pytest.raises(TypeError, match=told):
+        setup_of({"room": "snacks", **options})
+
+
 def test_a_setup_is_sent_to_other_processes_as_its_arguments(tmp_path: Path) -> None:
     folder = str(tmp_path)
     given = {"masker": "reply", "max_turns": 3, "log_dir": folder, "log_every": 2}
@@ -175,6 +234,8 @@ def test_maskers_are_named_or_the_names_are_told() -> None:
     assert Setup("snacks", masker="reply").agents == {"host": REPLY}
     with pytest.raises(ValueError, match="Did you mean `reply`"):
         Setup("snacks", masker="replys")
+    with pytest.raises(ValueError, match="no masker ``"):
+        Setup("snacks", masker="")
     with pytest.raises(ValueError, match="both given"):
         Setup("snacks", masker="reply", agents={"host": REPLY})
 
@@ -188,6 +249,7 @@ def test_maskers_are_named_or_the_names_are_told() -> None:
         (["host"], "has a masker for `host`"),
         ({"host": 5}, "a masker is 5"),
         ({"replier": None}, "a masker is None"),
+        ({"host": ""}, "no masker ``"),
     ],
 )
 def test_agents_that_nobody_plays_and_maskers_that_are_none_are_told_at_once(
@@ -195,6 +257,29 @@ def test_agents_that_nobody_plays_and_maskers_that_are_none_are_told_at_once(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=told):
         Setup("snacks", agents=agents)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"embedder": "lexicl"}, "no embedder.*Did you mean `lexical`"),
+        ({"sandbox": "locale"}, "no sandbox `locale`"),
+        ({"sandbox": "record:run.jsonl"}, "no `record:FILE"),
+        ({"sandbox_options": {"tool_timeout": 3}}, "tool_timeout"),
+    ],
+)
+def test_what_every_episode_would_refuse_is_told_at_once(
+    options: dict[str, Any], told: str
+) -> None:
+    """Trainers take an exception for a failed episode and play another."""
+    with pytest.raises((TypeError, ValueError), match=told):
+        Setup("snacks", **options)
+
+
+def test_what_another_machine_may_have_is_not_asked_for() -> None:
+    away = {"sandbox": "http://127.0.0.1:9", "sandbox_options": {"token_env": "NOT_SET_HERE"}}
+    assert Setup("snacks", embedder="lexical", **away).room == "snacks"
+    assert Setup("snacks", sandbox="replay:not_here.jsonl").room == "snacks"
 
 
 def test_a_wrong_room_is_told_at_once() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from livestream_env.training import TrainingRow, training_rows
 from livestream_env.trajectory_log import TrajectoryLog
 from livestream_env.types import Trajectory
 
+LOG = logging.getLogger("livestream_env")
 _TRAINABLE = ({"host"}, {"tool_caller"}, {"replier"}, {"tool_caller", "replier"})
 """Agents that a setup may train."""
 
@@ -121,7 +124,8 @@ class Setup:
             max_turns, ...
 
     Raises:
-        TypeError: a masker is none, or `room` is no name.
+        TypeError: a masker is none, `room` is no name, or an option has a name that is not known.
+        OSError: `log_dir` cannot be written to.
         ValueError: `agents` and `masker` are both given, or an agent or a masker has another name.
     """
 
@@ -137,7 +141,7 @@ class Setup:
     ) -> None:
         if agents is not None and masker is not None:
             raise ValueError("`agents` and `masker` are both given; `masker` is for one agent")
-        named = agents if agents is not None else {"host": masker or END_TO_END}
+        named = agents if agents is not None else {"host": END_TO_END if masker is None else masker}
         if not isinstance(named, Mapping) or {*named} not in _TRAINABLE:
             raise ValueError(
                 f"`agents` is {named!r}; it has a masker for `host`, or for `tool_caller`,"
@@ -149,8 +153,10 @@ class Setup:
                 f"`room` is {room!r:.80}; rows name rooms, so it is a name or the path of a file"
             )
         self.room = room = None if room is None else os.fspath(room)
+        _check_names(options)
         self.options = {"on_env_error": "truncate", **options}
         self.log = None if log_dir is None else TrajectoryLog(log_dir, log_every)
+        self._has_told = False
         self._patterns: dict[str | None, LiveRoomEnv] = {}
         self._lock = threading.Lock()
         self.make_env(room)
@@ -209,9 +215,24 @@ class Setup:
         step: int | None = None,
         policy_version: str | int | None = None,
     ) -> None:
-        """Append what was played to the log, where there is one."""
-        if self.log is not None:
+        """Append what was played to the log, where there is one.
+
+        No episode is lost for a log that cannot be written, as on a full disk: it is told once, by
+        the logger `livestream_env`.
+        """
+        if self.log is None:
+            return
+        try:
             self.log.add(trajectories, step=step, policy_version=policy_version)
+        except OSError as error:
+            if not self._has_told:
+                self._has_told = True
+                LOG.error(
+                    "trajectories are missing in the log `%s`, which cannot be written: %s;"
+                    " episodes are played on without it, and this is told once",
+                    self.log.folder,
+                    error.strerror or error,
+                )
 
     def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Return `livestream_env.metrics` of what was played, for the trainer's own channel."""
@@ -291,6 +312,17 @@ def trainer_module(
         problem = f"`{name}` is of version {module.__version__}; {told}"
         raise MissingDependency(problem, name=package)
     return module
+
+
+def _check_names(options: Iterable[str]) -> None:
+    known = {*inspect.signature(LiveRoomEnv).parameters, *inspect.signature(Setup).parameters}
+    known.remove("options")
+    for name in {*options} - known:
+        told = ", ".join(sorted(known))
+        raise TypeError(
+            f"no option `{name}`; known are, beside the adapter's own, {told}."
+            f"{did_you_mean(name, known)}"
+        )
 
 
 def _masker(given: Masker | str) -> Masker:
