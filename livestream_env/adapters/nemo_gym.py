@@ -28,7 +28,15 @@ from livestream_env.errors import (
 )
 from livestream_env.parsing import to_action
 from livestream_env.team import Member
-from livestream_env.types import Action, Message, Observation, ToolSpec, Trajectory
+from livestream_env.types import (
+    Action,
+    Message,
+    Observation,
+    ToolSpec,
+    Trajectory,
+    Turn,
+    TurnEvent,
+)
 
 RAN = "nemo-gym 0.7.0"
 INSTALL = "pip install nemo-gym==0.7.0"
@@ -127,10 +135,11 @@ def _classes() -> Any:
             setup.keep(played)
             rows = setup.rows(played, TurnRenderer())
             trained = [one for one in rows if one.excluded is None]
-            if not trained or not policy.answers:
-                why = rows[0].excluded or "no answer was sampled"
-                raise HTTPException(503, f"the episode {row.task_id} is left out: {why}")
             turns = {one.turn for made in trained for one in made.turns}
+            turns = {at for at in turns if not _was_full(played.turns[at])}
+            if not turns:
+                why = rows[0].excluded or "its context was full before a word"
+                raise HTTPException(503, f"the episode {row.task_id} is left out: {why}")
             told: Item = {**policy.last, "output": [*_output(played, policy.answers, turns)]}
             told["usage"] = _usage(types, policy.usages)
             told["tools"] = []
@@ -261,7 +270,17 @@ def _action(told: Item, *, turn: int, tools: Sequence[ToolSpec]) -> Action:
         raise ChatRefused("the model server refused by its content filter", code="content_filter")
     prompt, sampled, logprobs = (tuple(ids[key]) if ids else None for key in _IDS[:3])
     stop = "length" if reason == "max_output_tokens" else "stop"
-    return replace(action, prompt_ids=prompt, token_ids=sampled, logprobs=logprobs, stop=stop)
+    events = action.events
+    if stop == "length" and not (sampled or thoughts or calls or said["content"]):
+        events += (TurnEvent("context_full", "the model server sampled nothing"),)
+    return replace(
+        action, prompt_ids=prompt, token_ids=sampled, logprobs=logprobs, stop=stop, events=events
+    )
+
+
+def _was_full(turn: Turn) -> bool:
+    """Return whether the context had no room for a word: Gym's model server answers with none."""
+    return any(event.kind == "context_full" for event in turn.action.events)
 
 
 # --- items ------------------------------------------------------------------------------------

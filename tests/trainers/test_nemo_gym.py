@@ -300,6 +300,24 @@ def test_a_full_context_cuts_the_episode() -> None:
     assert sum(trained_by_nemo_rl(rollout)[1]) > 0
 
 
+@pytest.mark.parametrize(("masker", "words"), [("end_to_end", 0), ("reply", 1)])
+def test_a_context_that_is_full_before_a_trained_word_is_no_reward(masker: str, words: int) -> None:
+    """Gym's model server answers with an empty message; NeMo RL would have nothing to train."""
+    case = CASES["looked up"]
+    policy = policy_of(case)
+
+    def full(request: dict[str, Any]) -> httpx.Response:
+        if len(request["messages"]) > 2 * words:
+            text = "This model's maximum context length is 900 tokens."
+            return httpx.Response(400, json={"message": text})
+        return policy(request)
+
+    with agent_over(full, with_setup(Setup(**case.setup_options, masker=masker))) as url:
+        answer = run(url, case.row.to_json())
+    assert answer.status_code == 503
+    assert "is left out: its context was full before a word" in answer.text
+
+
 def test_an_endpoint_that_fails_is_a_failed_environment() -> None:
     case = CASES["looked up"]
 
