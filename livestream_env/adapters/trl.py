@@ -7,6 +7,7 @@ ids in and out of the trainer's own generation (vLLM, continuous batching or `ge
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections import defaultdict
@@ -15,19 +16,20 @@ from typing import Any, ClassVar
 
 from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep
 from livestream_env.adapters.methods import as_method
-from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
+from livestream_env.adapters.seats import check_partners, seated
+from livestream_env.adapters.setup import Setup, TaskRow, as_key, only_row, trainer_module
 from livestream_env.adapters.tool_loop import ToolLoop, live_setup
 from livestream_env.drivers import rollout
-from livestream_env.episode import TWO_AGENTS
+from livestream_env.group_drivers import checked_count
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
-from livestream_env.team import AgentTeam, Member
+from livestream_env.team import Member
 from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
 from livestream_env.types import Trajectory
 
 RAN, INSTALL = "trl 1.16.0", "pip install 'trl==1.16.0'"
-Prompt = Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[Mapping[str, Any]]
 
 
 # --- the package's loop -----------------------------------------------------------------------
@@ -57,7 +59,8 @@ def rollout_func(
 
     Raises:
         MissingDependency: TRL is not installed, or too old.
-        ValueError: a row has no prompt, two tasks have the same, or two agents are to be trained.
+        ValueError: a row has no prompt, two tasks have the same, two agents are to be trained, or
+            a partner has no seat.
     """
     trainer_module("trl", ran=RAN, install=INSTALL, least=(1, 16))
     return RolloutFunc(Setup(room, **setup), rows, partners, max_workers)
@@ -78,25 +81,24 @@ class RolloutFunc:
                 f"TRL has one row a prompt, so a trainer trains one agent, not {[*setup.agents]};"
                 " name one in `agents`, and who plays the other in `partners`"
             )
+        check_partners(setup, partners)
+        if max_workers is not None:
+            checked_count("max_workers", max_workers)
         self.setup = setup
-        [self._agent] = setup.agents
-        self._partners, self._max_workers = dict(partners or {}), max_workers
+        self._partners, self._max_workers = partners, max_workers
         self._rows = _by_prompt(setup, rows)
-        self._renderer: ChatTemplateRenderer | None = None
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, Any]:
         """Play the episodes and return TRL's columns, with those of `episode_reward`."""
-        if self._renderer is None:
-            self._renderer = ChatTemplateRenderer(
-                trainer._tokenizer, on_rewrite="keep", **trainer.chat_template_kwargs
-            )
-        renderer = self._renderer
+        renderer = _renderer(trainer._tokenizer, as_key(trainer.chat_template_kwargs))
         longest = trainer.max_completion_length
-        plays = [self._play(self._row(prompt), renderer, longest) for prompt in prompts]
+        tasks = [self._row(prompt) for prompt in prompts]
+        plays = [self._play(task, renderer, longest) for task in tasks]
         generate = _Generation(trainer)
         played = in_lockstep(plays, generate, max_workers=self._max_workers)
         self.setup.keep(played, step=trainer.state.global_step)
-        rows = [self.setup.rows(trajectory, renderer)[0] for trajectory in played]
+        pairs = zip(played, tasks, strict=True)
+        rows = [only_row(self.setup.rows(trajectory, renderer), task) for trajectory, task in pairs]
         return _columns(rows, min(generate.ends)) | {
             "stop_reason": [str(trajectory.stop_reason) for trajectory in played],
             "le_metrics": self.setup.metrics(played),
@@ -115,14 +117,11 @@ class RolloutFunc:
         self, row: TaskRow, renderer: ChatTemplateRenderer, longest: int
     ) -> Callable[[Ask], Trajectory]:
         def play(ask: Ask) -> Trajectory:
-            agent: Any = TokenAgent(_Engine(ask, longest), renderer)
-            if self.setup.has_two_agents:
-                [other] = {*TWO_AGENTS} - {self._agent}
-                partners = {other: agent, **self._partners}
-                agent = AgentTeam(**{self._agent: agent}, partners=partners)
+            agent = TokenAgent(_Engine(ask, longest), renderer)
+            player = seated(agent, self.setup, self._partners)
             env = self.setup.make_env(row.room)
             try:
-                return rollout(env, agent, **self.setup.opening(row))
+                return rollout(env, player, **self.setup.opening(row))
             finally:
                 env.close()
 
@@ -208,12 +207,12 @@ def _columns(rows: Sequence[TrainingRow], end: int) -> dict[str, Any]:
 def _by_prompt(setup: Setup, rows: Iterable[Mapping[str, Any]]) -> dict[str, TaskRow]:
     found: dict[str, TaskRow] = {}
     for given in rows:
+        row = setup.row(given)
         if not given.get("prompt"):
             raise ValueError(
                 "a row has no `prompt`; write the data set with `livestream-env export rl --format"
                 f" trl` or `data_rows(rows, 'trl')`: {dict(given)!r:.200}"
             )
-        row = setup.row(given)
         known = found.setdefault(_key(given["prompt"]), row)
         if (known.room, known.comment) != (row.room, row.comment) or (
             not row.comment and known.seed != row.seed
@@ -227,7 +226,15 @@ def _by_prompt(setup: Setup, rows: Iterable[Mapping[str, Any]]) -> dict[str, Tas
 
 
 def _key(prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return prompt
     return json.dumps([(message["role"], message["content"]) for message in prompt])
+
+
+@functools.lru_cache(maxsize=8)
+def _renderer(tokenizer: Any, variables: str) -> ChatTemplateRenderer:
+    """Return the renderer; the policy goes on from its own ids, so one context is one row."""
+    return ChatTemplateRenderer(tokenizer, on_rewrite="keep", **json.loads(variables))
 
 
 def episode_reward(
@@ -276,8 +283,13 @@ def environment_class(
         setup: the other arguments of `Setup`.
 
     Raises:
-        ValueError: two agents are to play, or a tool cannot be a method.
+        ValueError: two agents are to play, a tool cannot be a method, or `stop_ids` holds no ids.
     """
+    if not stop_ids or not all(hasattr(one, "__index__") for one in stop_ids):
+        raise ValueError(
+            f"`stop_ids` is {stop_ids!r}; it holds the ids that end a message, such as the"
+            " tokenizer's `eos_token_id`: a reply without one counts as cut"
+        )
     made = Setup(room, **setup)
     if made.has_two_agents or setup.keys() & {"agents", "masker"}:
         raise ValueError("TRL's loop masks by itself and has one agent; use `rollout_func`")
@@ -344,6 +356,8 @@ class RoomEnvironment:
         **columns: Any,
     ) -> list[float | None]:
         """Return the rewards of the transcripts, `None` for episodes that failed."""
+        for room in environments:
+            room._loop.close()  # TRL never does
         played = [
             room._loop.played(messages, is_cut=not ids or ids[-1] not in cls._stop_ids)
             for room, messages, ids in zip(environments, completions, completion_ids, strict=True)

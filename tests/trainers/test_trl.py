@@ -13,6 +13,7 @@ import pickle
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +22,10 @@ import torch
 from conformance import (
     CASES,
     FAMILIES,
+    WITHOUT_A_SEAT,
     Breaking,
     Case,
+    assert_closed,
     assert_same,
     expected,
     renderer_of,
@@ -296,6 +299,39 @@ def test_logprobs_of_the_engine_are_handed_on() -> None:
         assert logprobs == [*due[len(prompt) :]]
 
 
+def test_a_rollout_func_serves_trainers_of_several_tokenizers() -> None:
+    case = CASES["looked up"]
+    rows = data_set(case, 2)
+    rollout = trl.rollout_func(rows, **case.setup_options)
+    for family in ("chatml", "headers"):
+        own, trainer = replace(case, families={"host": family}), trainer_of_family(family)
+        scripted(trainer.model, lambda ids, own=own: [*own.samples(ids).token_ids])
+        _, inputs = handed_over(trainer, rollout, rows)
+        [due] = expected(own)["token_ids"]["host"]
+        assert [ids for ids, _ in sequences(inputs)] == [[*due]] * 2
+
+
+def test_a_prompt_may_be_text_of_the_rows_own() -> None:
+    case = CASES["looked up"]
+    rows = [{**row, "prompt": case.row.task_id} for row in data_set(case, 2)]
+    trainer = trainer_of_family("chatml")
+    scripted(trainer.model, lambda ids: [*case.samples(ids).token_ids])
+    _, inputs = handed_over(trainer, trl.rollout_func(rows, **case.setup_options), rows)
+    [due] = expected(case)["token_ids"]["host"]
+    assert [ids for ids, _ in sequences(inputs)] == [[*due]] * 2
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode() -> None:
+    trainer = trainer_of_family("chatml")
+
+    def play(case: Case) -> None:
+        rows = data_set(CASES[case.name], 2)
+        scripted(trainer.model, lambda ids: [*case.samples(ids).token_ids])
+        handed_over(trainer, trl.rollout_func(rows, **case.setup_options), rows)
+
+    assert_closed(play)
+
+
 def test_an_episode_that_outgrows_the_completion_is_cut() -> None:
     case = CASES["several turns"]
     rows, first = data_set(case, 2), len(sampled(case)[0])
@@ -366,6 +402,20 @@ def test_what_trl_cannot_play_is_refused(rows: Any, options: Any, named: str) ->
         trl.rollout_func(rows, **options)
 
 
+@pytest.mark.parametrize(("agents", "seat", "told"), WITHOUT_A_SEAT)
+def test_a_partner_without_a_seat_is_refused(agents: dict[str, str], seat: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        trl.rollout_func([], agents=agents, partners={seat: "chat:http://localhost#m"})
+
+
+def test_what_is_no_row_or_no_number_of_threads_is_refused() -> None:
+    [row] = data_set(CASES["looked up"])
+    with pytest.raises(TypeError, match="a task row is a mapping"):
+        trl.rollout_func(row, embedder="lexical")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`max_workers` is 0"):
+        trl.rollout_func([row], embedder="lexical", max_workers=0)
+
+
 def test_a_prompt_of_another_data_set_is_refused() -> None:
     rollout = trl.rollout_func(data_set(CASES["looked up"]), embedder="lexical")
     with pytest.raises(ValueError, match="every data set"):
@@ -432,6 +482,36 @@ def test_trls_own_loop_plays_and_scores_what_the_core_does(name: str, tmp_path: 
         if due["excluded"]["host"] is None:
             got["messages"] = trajectory.messages
         assert_same(case, got)
+
+
+def test_a_room_of_trls_loop_is_closed_once_it_is_scored() -> None:
+    case = CASES["looked up"]
+
+    def play(case: Case) -> None:
+        name = "Closed"
+        made = trl.environment_class(name, stop_ids=(0,), **case.setup_options)
+        rooms = [made(), made()]
+        calls = [
+            {"function": {"name": "search_product_by_keyword", "arguments": {"keyword": "1号链接"}}}
+        ]
+        said = [
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "name": "search_product_by_keyword", "content": ""},
+            {"role": "assistant", "content": "亲"},
+        ]
+        for room in rooms:
+            room.reset(**data_set(CASES[case.name])[0])
+            room.search_product_by_keyword(keyword="1号链接")  # type: ignore[attr-defined]
+        made.episode_reward([said] * 2, [[0]] * 2, rooms, print)
+
+    play(case)
+    assert_closed(play)
+
+
+@pytest.mark.parametrize("stop_ids", [(), (None,)])
+def test_ids_that_end_a_message_are_needed(stop_ids: Any) -> None:
+    with pytest.raises(ValueError, match="the ids that end a message"):
+        trl.environment_class("Never", "snacks", embedder="lexical", stop_ids=stop_ids)
 
 
 def test_schemas_that_trl_reads_say_what_the_specs_say() -> None:
