@@ -102,12 +102,12 @@ class RoomRollout:
         self.setup.keep(trajectory, policy_version=max(client.versions, default=None))
         [row] = self.setup.rows(trajectory, TurnRenderer())
         trained = {turn.turn for turn in row.turns}
-        histories = [] if row.excluded else _histories(trajectory, trained, client.choices)
+        histories = [] if row.excluded else _histories(trajectory, trained, client.answers)
         if not histories:
             why = row.excluded or "its context was full before a word"
             raise RuntimeError(f"the episode {task.task_id} is left out: {why}")
         figures = self.setup.metrics([trajectory])
-        tools = [spec.to_openai() for spec in trajectory.tools[trajectory.turns[0].agent]]
+        tools = [spec.to_openai() for spec in trajectory.tools[row.agent]]
         earlier = [{"messages_and_choices": said, "tools": tools} for said in histories[:-1]]
         return self._art.Trajectory(
             messages_and_choices=histories[-1],
@@ -132,7 +132,8 @@ class _Client(ChatClient):
     def __init__(self, model: Any) -> None:
         self._completions = model.openai_client().chat.completions
         super().__init__(model.inference_base_url, model.get_inference_name())
-        self.choices: list[Any] = []
+        self.answers: list[tuple[list[Any], Any]] = []
+        """Each conversation as it was sent, and the choice that answered it."""
         self.versions: list[int] = []
         """Steps of the model that answered, where its name tells one."""
 
@@ -158,7 +159,7 @@ class _Client(ChatClient):
             raise ChatError(f"{self.base_url} answered no choice: {body!r:.300}", code="bad_answer")
         if is_refused(choice):
             raise ChatRefused(f"{self.base_url} refused: {choice!r:.300}", code="content_filter")
-        self.choices.append(answer.choices[0])
+        self.answers.append((list(messages), answer.choices[0]))
         if step := _STEP.search(answer.model):
             self.versions.append(int(step[1]))
         return Completion(
@@ -172,7 +173,7 @@ class _Client(ChatClient):
 
 
 def _histories(
-    trajectory: Trajectory, trained: set[int], choices: Sequence[Any]
+    trajectory: Trajectory, trained: set[int], answers: Sequence[tuple[list[Any], Any]]
 ) -> list[list[Any]]:
     """Return the messages and choices of each context that holds a trained turn.
 
@@ -184,7 +185,7 @@ def _histories(
         for at, turn in enumerate(trajectory.turns)
         if turn.agent not in trajectory.partners and turn.action.token_ids
     ]
-    given = dict(zip(sampled, choices, strict=True))
+    given = dict(zip(sampled, answers, strict=True))
     grown = [sequence.turns for sequence in RecordedRenderer().render(trajectory)]
     starts = [0, *[turns[0] for turns in grown if turns][1:], len(trajectory.turns)]
     made = []
@@ -196,30 +197,40 @@ def _histories(
 
 
 def _history(
-    trajectory: Trajectory, stop: int, own: set[int], given: Mapping[int, Any]
+    trajectory: Trajectory, stop: int, own: set[int], given: Mapping[int, tuple[list[Any], Any]]
 ) -> list[Any]:
-    """Return what was said before turn `stop`, the turns `own` as choices."""
-    said: list[Any] = [one.to_openai() for one in trajectory.prompts[trajectory.turns[0].agent]]
+    """Return what was said before turn `stop`, the turns `own` as choices, others as they were sent
+    back."""
+    last = max(own)
+    sent, _ = given[last]
+    said: list[Any] = [one.to_openai() for one in trajectory.prompts[trajectory.turns[last].agent]]
     for at, turn in enumerate(trajectory.turns[:stop]):
-        told = given[at].message.to_dict() if at in given else turn.action.message.to_openai()
-        message = {"role": "assistant", "content": _text(told)}
-        said.append(_choice(given[at], message, turn.action) if at in own else message)
+        if at in own:
+            said.append(_choice(given[at][1], turn.action))
+        else:
+            told = sent[len(said)] if at < last else turn.action.message.to_openai()
+            said.append(_message(told))
         said += [one.to_openai() for one in turn.messages]
     return said
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    """Return the words of a message and its calls, in Hermes' form, which ART's servers read."""
-    calls = [one["function"] for one in message.get("tool_calls") or ()]
+def _message(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was said as ART renders it: calls in Hermes' form, which its servers read."""
+    calls = [one["function"] for one in told.get("tool_calls") or ()]
     written = [
         f'<tool_call>\n{{"name": "{call["name"]}", "arguments": {call["arguments"]}}}\n</tool_call>'
         for call in calls
     ]
-    return "\n".join(filter(None, [message.get("content"), *written]))
+    message = {
+        "role": "assistant",
+        "content": "\n".join(filter(None, [told.get("content"), *written])),
+    }
+    thought = told.get("reasoning_content") or told.get("reasoning")
+    return {**message, "reasoning_content": thought} if thought else message
 
 
-def _choice(given: Any, message: Mapping[str, Any], action: Action) -> Any:
-    """Return a choice with this message and the ids that were sampled.
+def _choice(given: Any, action: Action) -> Any:
+    """Return a choice with its calls in its content, and the ids that were sampled.
 
     Raises:
         RuntimeError: the server tells no log-probabilities.
@@ -228,6 +239,7 @@ def _choice(given: Any, message: Mapping[str, Any], action: Action) -> Any:
     if logprobs is None:
         raise RuntimeError("the server tells no log-probabilities, so ART would not train the turn")
     told = given.to_dict()
+    message = {"role": "assistant", "content": _message(told["message"])["content"]}
     entries = (told.get("logprobs") or {}).get("content") or [{}] * len(ids)
     content = [
         {"bytes": None, "top_logprobs": [], **entry, "token": f"token_id:{one}", "logprob": logprob}

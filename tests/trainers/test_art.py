@@ -9,6 +9,7 @@ import os
 import runpy
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from conformance import (
     REPLIED,
     WITHOUT_A_SEAT,
     Case,
+    Line,
     assert_closed,
     assert_same,
     breaks_some,
+    call,
     expected,
     tokenizer_of,
 )
@@ -37,6 +40,7 @@ from policy_server_for_tests import EngineServer, PolicyServer, serving
 
 import livestream_env as le
 from livestream_env.adapters.art import RoomRollout
+from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.types import Rewards, Score
 
 Answer = Callable[[dict[str, Any]], httpx.Response]
@@ -183,6 +187,43 @@ def test_a_masked_turn_is_a_message(masker: str) -> None:
     )
     assert (length == len(whole.token_ids)) == is_reply
     assert trajectory.reward == 1.0
+
+
+def thinks_apart(answer: Answer) -> Answer:
+    """Return a server that tells thinking beside the content, as with a reasoning parser."""
+
+    def told(request: dict[str, Any]) -> httpx.Response:
+        body = answer(request).json()
+        message = body["choices"][0]["message"]
+        thought, end, rest = (message["content"] or "").partition("</think>\n\n")
+        if end:
+            message["content"] = rest or None
+            message["reasoning_content"] = thought.removeprefix("<think>\n").rstrip()
+        return httpx.Response(200, json=body)
+
+    return told
+
+
+def test_a_masked_turn_keeps_its_thinking() -> None:
+    case = CASES["rewritten past"]
+    answer = thinks_apart(server_of(case, reads_calls=False))
+    trajectory = play(case, answer, masker="reply")
+    first, second = [one for one in trajectory.messages()[:-1] if one["role"] == "assistant"]
+    assert (first["reasoning_content"], second["reasoning_content"]) == ("先查价", "再查")
+
+
+def test_earlier_contexts_stand_as_they_were_sent_back(tmp_path: Path) -> None:
+    """Servers refuse a name that is none, so a call of such a tool goes back under another."""
+    lines = (Line(call("查价格", a=1)), *CASES["several turns"].lines[1:])
+    case = replace(CASES["several turns"], lines=lines)
+    trajectory = play(case, log_dir=str(tmp_path))
+    [line] = le.read_log(str(tmp_path)).lines
+    results = tokenized(trajectory)
+    served = RecordedRenderer().render(line.trajectory)
+    assert len(results) == len(served) == 2
+    assert [one.token_ids for one in (results[1], results[0])] == [
+        list(one.token_ids) for one in served
+    ]
 
 
 def test_art_renders_the_calls_of_a_choice_once_more() -> None:
