@@ -78,7 +78,7 @@ def agent_executor(
             renderer = _renderer(hf_tokenizer, variables)
             engine = _Engine(llm_engine, sampling_params, max_length)
             player = seated(TokenAgent(engine, renderer), setup)
-            task = setup.row(json.loads(label) if isinstance(label, str) else label)
+            task = setup.row(_read(label))
             env = setup.make_env(task.room)
             try:
                 trajectory = await arollout(env, player, **setup.opening(task))
@@ -102,6 +102,17 @@ def agent_executor(
             }
 
     return LiveRoomExecutor
+
+
+def _read(label: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        row: Mapping[str, Any] = json.loads(label) if isinstance(label, str) else label
+    except ValueError as error:
+        raise ValueError(
+            f"a label is a task row as JSON, in the column that `--data.label_key` names; got"
+            f" {label!r:.200}"
+        ) from error
+    return row
 
 
 def _trained(row: TrainingRow, trajectory: Trajectory) -> dict[str, Any]:

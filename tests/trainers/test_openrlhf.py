@@ -280,6 +280,13 @@ def test_a_failed_environment_can_be_a_reward_of_nan(name: str) -> None:
     assert len(response["rollout_log_probs"]) == len(response["observation_tokens"])
 
 
+@pytest.mark.parametrize("label", ["", "59.9"])
+def test_a_label_that_is_no_task_row_is_told(label: str) -> None:
+    told = "`--data.label_key` names; got ''" if not label else "a task row is a mapping"
+    with pytest.raises((TypeError, ValueError), match=told):
+        execute(CASES["looked up"], label=label)
+
+
 def test_a_request_that_the_engine_aborts_is_no_reward() -> None:
     case = CASES["looked up"]
     with pytest.raises(RuntimeError, match="is left out: env_error"):
