@@ -7,13 +7,16 @@ import sys
 from typing import Any
 
 import pytest
-from conformance import CASES, expected
+from conformance import CASES, Case, expected
 
 import livestream_env as le
 from livestream_env.adapters import openenv, openenv_sessions
 from livestream_env.adapters.setup import Setup
 from livestream_env.adapters.whole_turns import trained_turns
 from livestream_env.errors import MissingDependency
+from livestream_env.types import Message, TurnEvent
+
+CONTEXT_FULL = TurnEvent("context_full", "the prompt has 900 tokens")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,29 @@ def test_trained_turns_are_those_of_the_rows(name: str) -> None:
         assert [made["turn"] for made in one["turns"]] == turns
     for agent, cause in due["excluded"].items():
         assert (told[agent]["excluded"] or "").split(":")[0] == (cause or "")
+
+
+class FullAt:
+    """The policy of a case until a turn in which its context is full."""
+
+    def __init__(self, case: Case, turn: int) -> None:
+        self._case, self._turn = case, turn
+
+    def act(self, messages: Any, tools: Any) -> Any:
+        if sum(one.role == "assistant" for one in messages) < self._turn:
+            return self._case.says(messages).text
+        return le.Action(Message("assistant", ""), stop="length", events=(CONTEXT_FULL,))
+
+
+def test_a_turn_without_a_word_is_not_trained() -> None:
+    case = CASES["several turns"]
+    for masker, at, due in (("end_to_end", 2, [0, 1]), ("reply", 2, []), ("end_to_end", 0, [])):
+        setup = Setup(**case.setup_options, masker=masker)
+        trajectory = le.rollout(setup.make_env(), FullAt(case, at), **setup.opening(case.row))
+        told = trained_turns(setup, trajectory)["host"]
+        assert [one["turn"] for one in told["turns"]] == due
+        assert (told["excluded"] or "").split(":")[0] == ("" if due else "empty_mask")
+        assert told["reward"] == (trajectory.reward if due else None)
 
 
 def test_a_masker_picks_the_turns() -> None:

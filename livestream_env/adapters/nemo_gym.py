@@ -34,7 +34,6 @@ from livestream_env.types import (
     Observation,
     ToolSpec,
     Trajectory,
-    Turn,
     TurnEvent,
 )
 
@@ -135,11 +134,10 @@ def _classes() -> Any:
             setup.keep(played)
             rows = setup.rows(played, TurnRenderer())
             trained = [one for one in rows if one.excluded is None]
-            turns = {one.turn for made in trained for one in made.turns}
-            turns = {at for at in turns if not _was_full(played.turns[at])}
-            if not turns:
-                why = rows[0].excluded or "its context was full before a word"
+            if not trained:
+                why = rows[0].excluded
                 raise HTTPException(503, f"the episode {row.task_id} is left out: {why}")
+            turns = {one.turn for made in trained for one in made.turns}
             told: Item = {**policy.last, "output": [*_output(played, policy.answers, turns)]}
             told["usage"] = _usage(types, policy.usages)
             told["tools"] = []
@@ -271,16 +269,12 @@ def _action(told: Item, *, turn: int, tools: Sequence[ToolSpec]) -> Action:
     prompt, sampled, logprobs = (tuple(ids[key]) if ids else None for key in _IDS[:3])
     stop = "length" if reason == "max_output_tokens" else "stop"
     events = action.events
+    # Gym's model server answers so where the context is full
     if stop == "length" and not (sampled or thoughts or calls or said["content"]):
         events += (TurnEvent("context_full", "the model server sampled nothing"),)
     return replace(
         action, prompt_ids=prompt, token_ids=sampled, logprobs=logprobs, stop=stop, events=events
     )
-
-
-def _was_full(turn: Turn) -> bool:
-    """Return whether the context had no room for a word: Gym's model server answers with none."""
-    return any(event.kind == "context_full" for event in turn.action.events)
 
 
 # --- items ------------------------------------------------------------------------------------

@@ -7,11 +7,14 @@ from typing import Any
 
 from livestream_env.adapters.setup import Setup
 from livestream_env.tokens import Source, Span, TokenSequence, source_of
-from livestream_env.types import Trajectory
+from livestream_env.types import Action, Trajectory
 
 
 class TurnRenderer:
-    """Renders each turn as one token behind one of the prompt, so that maskers pick whole turns."""
+    """Renders each turn as one token behind one of the prompt, so that maskers pick whole turns.
+
+    A turn in which nothing was sampled, because the context was full, has no token.
+    """
 
     def render(
         self, trajectory: Trajectory, agents: Container[str] | None = None
@@ -22,10 +25,17 @@ class TurnRenderer:
             is_own = (
                 turn.agent not in trajectory.partners if agents is None else turn.agent in agents
             )
-            spans.append(Span(at + 1, at + 2, source_of(turn) if is_own else Source.PROMPT, at))
-        ids = tuple(range(len(spans)))
+            start = spans[-1].stop
+            stop = start + (not _is_empty(turn.action))
+            spans.append(Span(start, stop, source_of(turn) if is_own else Source.PROMPT, at))
+        ids = tuple(range(spans[-1].stop))
         own = [turn.agent for turn in trajectory.turns if agents is None or turn.agent in agents]
         return [TokenSequence(ids, None, tuple(spans), agent=own[0] if own else "host")]
+
+
+def _is_empty(action: Action) -> bool:
+    is_full = any(event.kind == "context_full" for event in action.events)
+    return is_full or action.token_ids == ()
 
 
 def trained_turns(setup: Setup, trajectory: Trajectory) -> dict[str, dict[str, Any]]:

@@ -315,7 +315,7 @@ def test_a_context_that_is_full_before_a_trained_word_is_no_reward(masker: str, 
     with agent_over(full, with_setup(Setup(**case.setup_options, masker=masker))) as url:
         answer = run(url, case.row.to_json())
     assert answer.status_code == 503
-    assert "is left out: its context was full before a word" in answer.text
+    assert "is left out: empty_mask" in answer.text
 
 
 def test_an_endpoint_that_fails_is_a_failed_environment() -> None:
