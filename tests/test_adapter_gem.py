@@ -1,13 +1,17 @@
-"""GEM and ROLL where they are not installed: modules load, and what is missing is told."""
+"""GEM and ROLL where they are not installed: what is missing is told, and rooms play by text."""
 
 from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
+from conformance import FIND, PRICE, Breaking
 
+import livestream_env as le
 from livestream_env.adapters import gem, roll
-from livestream_env.errors import MissingDependency
+from livestream_env.adapters.text_room import TextRoom
+from livestream_env.errors import InvalidAction, MissingDependency, RoomNotFound, SandboxError
 
 
 @pytest.fixture
@@ -43,3 +47,42 @@ def test_rooms_refuse_words_that_they_do_not_know() -> None:
         gem.GemRoom("snacks", results_as="assistant")
     with pytest.raises(ValueError, match="`observes` is 'all'"):
         roll.RollText("snacks", observes="all")  # type: ignore[arg-type]
+
+
+def test_what_was_told_of_a_message_that_is_none_is_not_that_of_the_next() -> None:
+    room = TextRoom("snacks", comment="c02", embedder="lexical")
+    room.reset(seed=1)
+    room.sampled(None, (1, 2), None, "length")
+    with pytest.raises(InvalidAction):
+        room.step({"role": "user", "content": "?"})
+    assert room.step(FIND)[2:4] == (False, False)
+    (turn,) = room.played().turns
+    assert (turn.action.stop, turn.action.token_ids) == (None, None)
+
+
+def test_a_room_that_rows_name_is_looked_up_at_once() -> None:
+    rows = [PRICE.to_json(), {"room": "snakcs", "seed": 1}]
+    with pytest.raises(RoomNotFound, match="Did you mean `snacks`"):
+        TextRoom(rows=rows, embedder="lexical")
+
+
+def test_seeds_of_numpy_are_seeds() -> None:
+    room = TextRoom("snacks", embedder="lexical")
+    assert room.reset(seed=np.int64(3)) == room.reset(seed=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="integer"):
+        room.reset(seed=3.0)  # type: ignore[arg-type]
+
+
+def test_a_sandbox_that_cannot_be_closed_is_gone_all_the_same() -> None:
+    class Stuck(Breaking):
+        def close(self) -> None:
+            raise le.SandboxUnavailable("down")
+
+    at = iter([0, -2])
+    room = TextRoom("snacks", comment="c02", sandbox=lambda one: Stuck(one, next(at)))
+    room.reset(seed=1)
+    assert "env_error" in room.step(FIND)[4]
+    with pytest.raises(SandboxError, match="down"):
+        room.reset(seed=1)
+    room.reset(seed=1)
+    assert "env_error" not in room.step(FIND)[4]

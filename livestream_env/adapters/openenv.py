@@ -223,8 +223,9 @@ def _classes() -> Any:
                 return room
             known = (*self._rooms, "bundled:train", "bundled:test", *list_rooms())
             if room not in known:
-                hint = did_you_mean(room, known)
-                raise ValueError(f"`{room[:100]}` is none of this server's rooms.{hint}")
+                name = str(room)[:100]
+                hint = did_you_mean(name, known)
+                raise ValueError(f"`{name}` is none of this server's rooms.{hint}")
             return room
 
         def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from livestream_env.adapters.chat_api import arun_episode
@@ -18,6 +18,7 @@ from livestream_env.adapters.openenv import INSTALL, RAN, summary
 from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, TaskRow, trainer_module
+from livestream_env.adapters.text_room import Rows, read_rows
 from livestream_env.adapters.tool_loop import ToolLoop, live_setup
 from livestream_env.chat_agent import AsyncChatAgent
 from livestream_env.errors import SandboxError
@@ -54,13 +55,16 @@ def _sessions() -> Any:
 
         def __init__(self, setup: Setup, live: Setup, row: TaskRow) -> None:
             self._setup, self._loop = setup, ToolLoop(setup, live)
-            told = self._loop.begin(row)
-            if told is None:
-                setup.keep(self._loop.played(()))
+            try:
+                told = self._loop.begin(row)
+                if told is None:
+                    setup.keep(self._loop.played(()))
+                    raise SandboxError(self._loop.cause or "")
+                self._messages = [message.to_openai() for message in told.messages]
+                self._tools = tools.resolve_tool_conflicts([_mcp(spec) for spec in told.tools], ())
+            except BaseException:
                 self.close()
-                raise SandboxError(self._loop.cause or "")
-            self._messages = [message.to_openai() for message in told.messages]
-            self._tools = tools.resolve_tool_conflicts([_mcp(spec) for spec in told.tools], ())
+                raise
 
         def initial_messages(self) -> list[dict[str, Any]]:
             """Return the first messages."""
@@ -176,7 +180,8 @@ def _sessions() -> Any:
                 then plays by itself. By default a harness plays it.
             sampling: what else each request holds, as TRL gives it.
             partners: who plays a seat of two agents, untrained.
-            rows: task rows, of which a seed opens the one of its number, round and round.
+            rows: task rows, or their file of JSON Lines: a seed opens the one of its number, round
+                and round.
             options: the other arguments of `Setup`.
 
         Raises:
@@ -193,14 +198,16 @@ def _sessions() -> Any:
             model: str | None = None,
             sampling: Mapping[str, Any] | None = None,
             partners: Mapping[str, Member | None] | None = None,
-            rows: Iterable[Mapping[str, Any]] = (),
+            rows: Rows = (),
             **options: Any,
         ) -> None:
             self._setup = setup = Setup(room, **options)
             self._live = live_setup(setup)
-            self._rows = [setup.row(row) for row in rows]
+            self._rows = [setup.row(row) for row in read_rows(rows)]
             for name in {row.room for row in self._rows}:
                 setup.make_env(name)
+            if sampling is not None and not isinstance(sampling, Mapping):
+                raise TypeError(f"`sampling` is {sampling!r:.80}; it is a mapping of parameters")
             self._server, self._sampling = (base_url, model), dict(sampling or {})
             self._partners = partners
             if base_url is None and options.keys() & {"agents", "masker"}:

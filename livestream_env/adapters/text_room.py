@@ -7,6 +7,7 @@ text, as GEM and what builds on it ask for. Neither knows a trainer.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import random
 from collections.abc import Iterable, Mapping
@@ -48,7 +49,9 @@ class PlayedRoom:
         **options: Any,
     ) -> None:
         setup = self.setup = room if isinstance(room, Setup) else Setup(room, **options)
-        self._rows = [setup.row(row) for row in _read(rows)]
+        self._rows = [setup.row(row) for row in read_rows(rows)]
+        for name in {row.room for row in self._rows}:
+            setup.make_env(name)
         self._random = random.Random(seed)
         self._room: str | None = None
         self._env: LiveRoomEnv | None = None
@@ -63,7 +66,7 @@ class PlayedRoom:
         Raises:
             SandboxError: infrastructure failed; `played` has the record.
         """
-        number = self._random.randrange(2**31) if seed is None else seed
+        number = self._random.randrange(2**31) if seed is None else operator.index(seed)
         task = None if row is None else self.setup.row(row)
         if task is None and self._rows:
             task = self._rows[number % len(self._rows)]
@@ -107,12 +110,10 @@ class PlayedRoom:
         """Take one assistant message: text, an `Action` or an OpenAI message."""
         episode, env = self.episode(), self._env
         assert env is not None
-        if self._sampled:
+        sampled, self._sampled = self._sampled, {}
+        if sampled:
             tools = episode.tools[episode.agent]
-            action = replace(
-                to_action(action, turn=len(episode.turns), tools=tools), **self._sampled
-            )
-            self._sampled = {}
+            action = replace(to_action(action, turn=len(episode.turns), tools=tools), **sampled)
         return self._told(env.step(action))
 
     def end(self, reason: Literal["length", "turns", "driver"]) -> Stepped:
@@ -166,9 +167,9 @@ class PlayedRoom:
 
     def close(self) -> None:
         """Release the sandbox; closing twice is fine."""
-        if self._env is not None:
-            self._env.close()
-        self._env = None
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
 
 class TextRoom(PlayedRoom):
@@ -231,7 +232,8 @@ def as_text(messages: Iterable[Message]) -> str:
     return "\n\n".join(message.content for message in messages)
 
 
-def _read(rows: Rows) -> list[Any]:
+def read_rows(rows: Rows) -> list[Any]:
+    """Return rows that are given, or those of a file."""
     if not isinstance(rows, (str, os.PathLike)):
         return list(rows)
     lines = Path(rows).read_text(encoding="utf-8-sig").split("\n")

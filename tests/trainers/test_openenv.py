@@ -59,6 +59,7 @@ from livestream_env.adapters.setup import Setup, task_rows
 from livestream_env.errors import RoomNotFound, SandboxError
 from livestream_env.masking import REPLY
 from livestream_env.parsing import parse_text
+from livestream_env.sandbox import LocalSandbox
 from livestream_env.types import Rewards, Score
 
 PartialState()  # as TRL does before its worker runs
@@ -225,6 +226,7 @@ def test_a_seed_opens_one_episode_in_any_session_and_the_state_tells_it() -> Non
     [
         ({"seed": -1}, "greater or equal to zero"),
         ({"room": "/etc/passwd", "seed": 1}, "none of this server's rooms"),
+        ({"room": 5, "seed": 1}, "`5` is none of this server's rooms"),
         ({"room": "snakcs", "seed": 1}, "Did you mean `snacks`"),
         ({"comment": ["c02"]}, "needs `seed`"),
         ({"seed": 1, "comment": ["c99"]}, "c99"),
@@ -444,8 +446,28 @@ def test_what_a_session_cannot_do_is_refused() -> None:
         """Close the room."""
         return {}
 
+    is_open: list[LocalSandbox] = []
+
+    class Noted(LocalSandbox):
+        def __init__(self, room: le.Room) -> None:
+            super().__init__(room, tools=["get_reply_rule", close], embedder="lexical")
+            is_open.append(self)
+
+        def close(self) -> None:
+            is_open.remove(self)
+
     with pytest.raises(ValueError, match="reserved"):
-        RoomSessions("snacks", tools=["get_reply_rule", close], embedder="lexical").create(PRICE)
+        RoomSessions("snacks", sandbox=Noted).create(PRICE)
+    assert not is_open
+    with pytest.raises(TypeError, match="`sampling` is 5"):
+        RoomSessions("snacks", base_url="http://127.0.0.1:1/v1", model="m", sampling=5)
+
+
+def test_rows_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(PRICE.to_json()), encoding="utf-8")
+    sessions = RoomSessions(rows=str(tmp_path / "rows.jsonl"), embedder="lexical")
+    messages = sessions.create("a task", seed=4).initial_messages()
+    assert messages == RoomSessions(embedder="lexical").create(PRICE).initial_messages()
 
 
 # --- the session's own loop, and TRL's worker -------------------------------------------------
