@@ -26,6 +26,21 @@ class GemRoom(TextRoom):
     def __init__(self, room: str | None = None, **options: Any) -> None:
         super().__init__(room, **options)
         self._given = {"room": room, **options}
+        self._last: dict[str, Any] = {}
+
+    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """Open an episode; `info` tells the figures of the one before, whose last `info` GEM's
+        vectors drop."""
+        last, self._last = self._last, {}
+        text, info = super().reset(seed)
+        return text, {**info, **last}
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one assistant message."""
+        stepped = super().step(action)
+        told = {key: stepped[4][key] for key in ("metrics", "env_error") if key in stepped[4]}
+        self._last = {f"prev_ep_{key}": value for key, value in told.items()}
+        return stepped
 
     def spawn(self, same_state: bool = False, **options: Any) -> GemRoom:
         """Return another environment of the same arguments, or `options` in their place.

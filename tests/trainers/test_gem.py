@@ -240,6 +240,19 @@ def test_vectors_reset_themselves_at_the_end(is_async: bool) -> None:
     assert again[0].startswith("<tool_response>")
 
 
+def test_figures_of_an_episode_outlive_the_reset_of_a_vector() -> None:
+    vector = gem.make_vec([ENV_ID] * 2, room="snacks", comment="c02", sandbox=breaks_later)
+    _, infos = vector.reset(seed=[1, 1])
+    assert not [key for key in infos[0] if key.startswith("prev_ep")]
+    vector.step([FIND] * 2)
+    _, rewards, _, truncated, infos = vector.step([RULE, REPLIED])
+    assert (math.isnan(rewards[0]), truncated.tolist()) == (True, [True, False])
+    assert "503" in infos[0]["prev_ep_env_error"]
+    assert [one["prev_ep_metrics"]["env_error/share"] for one in infos] == [1.0, 0.0]
+    assert "prev_ep_env_error" not in infos[1]
+    assert infos[0]["turn"] == 0
+
+
 def test_vectors_of_one_seed_draw_the_same_episodes() -> None:
     drawn = []
     for _ in range(2):
