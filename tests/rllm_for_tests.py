@@ -7,6 +7,7 @@ read in its source of 0.3.0.pre.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ class Step:
     prompt_ids: list[int] = field(default_factory=list)
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    chat_completions: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation, the answer included."""
 
 
 @dataclass
@@ -87,6 +90,8 @@ class Gateway:
         self._lock = threading.Lock()
         self.traces: dict[str, list[Step]] = defaultdict(list)
         """By session, in the order of the requests."""
+        self.loses = False
+        """Whether the connection of a session's first request breaks before its answer."""
 
     def __call__(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         _, _, _, session, *rest = handler.path.split("/")
@@ -99,9 +104,15 @@ class Gateway:
             prompt_ids=told.pop("prompt_token_ids"),
             response_ids=ids,
             logprobs=[one["logprob"] for one in logprobs],
+            chat_completions=[*asked["messages"], choice["message"]],
         )
         with self._lock:
             self.traces[session].append(step)
+            is_lost = self.loses and len(self.traces[session]) == 1
+        if is_lost:
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            handler.close_connection = True
+            return
         send(handler, httpx.Response(200, json=told))
 
 

@@ -143,9 +143,23 @@ def test_a_partner_goes_past_the_gateway() -> None:
 def test_requests_that_the_flow_did_not_make_are_told() -> None:
     episode, _ = play(CASES["looked up"])
     flow = RoomFlow("snacks", embedder="lexical", types=TYPES)
-    episode.trajectories[0].steps.append(Step())
-    with pytest.raises(RuntimeError, match="the gateway has 3 steps, the flow 2"):
+    episode.trajectories[0].steps.append(Step(chat_completions=[{"content": "好"}]))
+    with pytest.raises(RuntimeError, match=r"the gateway has 3 steps.* the flow's 2"):
         flow.evaluate(None, episode)
+
+
+def test_a_request_that_the_gateway_recorded_twice_is_told() -> None:
+    """rLLM gives steps their traces one after the other: the last would be left without its own."""
+    case = CASES["several turns"]
+    flow = RoomFlow(types=TYPES, **case.setup_options)
+    task = Task(case.row.to_json())
+    with gated(case) as (gateway, url):
+        gateway.loses = True
+        config = SimpleNamespace(base_url=f"{url}/s/v1", model="policy")
+        episode = enriched(asyncio.run(flow.arun(task, config)), gateway.traces["s"])
+    assert len(gateway.traces["s"]) == 4
+    with pytest.raises(RuntimeError, match="other answers than the flow's 3"):
+        flow.evaluate(task, episode)
 
 
 def test_a_task_without_a_row_is_the_callers_mistake() -> None:

@@ -7,7 +7,7 @@ turns: the evaluator leaves the steps of others out and makes a trajectory of ea
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,8 @@ from livestream_env.adapters.setup import Setup, trainer_module
 from livestream_env.adapters.text import as_user_messages
 from livestream_env.adapters.text_room import TextRoom
 from livestream_env.adapters.whole_turns import TurnRenderer
+from livestream_env.chat import ChatClient
+from livestream_env.completions import Completion
 from livestream_env.errors import SandboxError
 from livestream_env.rows import TrainingRow
 from livestream_env.team import Member
@@ -64,16 +66,18 @@ class RoomFlow:
             RuntimeError: nothing of the episode may be trained; it says why.
         """
         row = self.setup.row(task.metadata)
+        client = _Client(config)
         env = self.setup.make_env(row.room)
         try:
             trajectory = await arun_episode(
-                config.base_url,
-                config.model,
+                client,
+                None,
                 env,
                 seated=lambda agent: seated(agent, self.setup, self._partners, is_async=True),
                 **self.setup.opening(row),
             )
         finally:
+            client.close()
             await env.aclose()
         self.setup.keep(trajectory)
         rows = self.setup.rows(trajectory, TurnRenderer())
@@ -82,21 +86,29 @@ class RoomFlow:
         if not trained:
             why = rows[0].excluded or "its context was full before a word"
             raise RuntimeError(f"the episode {row.task_id} is left out: {why}")
-        return self._episode(task, trajectory, asked, trained)
+        return self._episode(task, trajectory, asked, trained, client.said)
 
     def _episode(
-        self, task: Any, trajectory: Trajectory, asked: list[int], trained: list[dict[str, Any]]
+        self,
+        task: Any,
+        trajectory: Trajectory,
+        asked: list[int],
+        trained: list[dict[str, Any]],
+        said: list[dict[str, Any]],
     ) -> Any:
         """Return the episode with a step for each request, and what `evaluate` makes of them."""
         steps = [
-            self._types.Step(action=trajectory.turns[at].action.message.to_openai()) for at in asked
+            self._types.Step(
+                action=trajectory.turns[at].action.message.to_openai(), chat_completions=[answer]
+            )
+            for at, answer in zip(asked, said, strict=True)
         ]
         total = trained[0]["reward"] if trajectory.reward is None else trajectory.reward
         return self._types.Episode(
             task=task.metadata,
             is_correct=total > 0,
             trajectories=[self._types.Trajectory(name=self.name, steps=steps)],
-            artifacts={_TOLD: {"steps": len(steps), "trained": trained, "total": total}},
+            artifacts={_TOLD: {"said": said, "trained": trained, "total": total}},
             metrics=self.setup.metrics([trajectory]),
             metadata={
                 "status": str(trajectory.status),
@@ -112,8 +124,12 @@ class RoomFlow:
         """
         told = episode.artifacts[_TOLD]
         steps = [step for one in episode.trajectories for step in one.steps]
-        if len(steps) != told["steps"]:
-            raise RuntimeError(f"the gateway has {len(steps)} steps, the flow {told['steps']}")
+        said = [_said(one) for step in steps for one in step.chat_completions[-1:]]
+        if said != told["said"]:
+            raise RuntimeError(
+                f"the gateway has {len(steps)} steps with other answers than the flow's"
+                f" {len(told['said'])}: it recorded a request that was asked twice, or given up"
+            )
         episode.trajectories = [self._of_agent(one, steps, episode) for one in told["trained"]]
         total = told["total"]
         return self._types.EvalOutput(reward=total, is_correct=total > 0)
@@ -127,6 +143,25 @@ class RoomFlow:
         return self._types.Trajectory(
             name=told["agent"], task=episode.task, steps=kept, reward=told["reward"]
         )
+
+
+class _Client(ChatClient):
+    """Asks the gateway of a session; keeps what was said, to know its steps by."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config.base_url, config.model, timeout_s=300.0, total_timeout_s=900.0)
+        self.said: list[dict[str, Any]] = []
+
+    async def acomplete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
+        """Ask for one answer."""
+        done = await super().acomplete(messages, **options)
+        self.said.append(_said(done.message))
+        return done
+
+
+def _said(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls") or []
+    return {"role": "assistant", "content": message.get("content") or "", "tool_calls": calls}
 
 
 def _was_recorded(turn: Turn, trajectory: Trajectory) -> bool:
