@@ -189,8 +189,8 @@ def _generator() -> type[Any]:
         leaves their mean as it is.
 
         Raises:
-            ValueError: the generator is configured for batches, rows of steps or a chat template
-                that renders the past again.
+            ValueError: the generator is configured for batches, rows of steps, one message for all
+                turns, or a chat template that renders the past again.
         """
 
         def __init__(
@@ -200,6 +200,11 @@ def _generator() -> type[Any]:
             for name in ("batched", "step_wise_trajectories"):
                 if getattr(generator_cfg, name):
                     raise ValueError(f"`generator.{name}` is true; rooms are played without it")
+            if not generator_cfg.use_conversation_multi_turn:
+                raise ValueError(
+                    "`generator.use_conversation_multi_turn` is false, with which SkyRL takes the"
+                    " ends of turns out of what was sampled; rooms are played with it"
+                )
             if self.custom_chat_template is not None:
                 raise ValueError(
                     "`generator.chat_template` is set, with which SkyRL has no log-probabilities"

@@ -100,10 +100,10 @@ def registry() -> Iterator[None]:
 def config_of(**generator: Any) -> GeneratorConfig:
     config = GeneratorConfig()
     given = {"batched": False, "max_turns": 10, "max_input_length": 16000, **generator}
+    given.setdefault("use_conversation_multi_turn", True)
     for name, value in given.items():
         assert hasattr(config, name)
         setattr(config, name, value)
-    config.use_conversation_multi_turn = True
     config.sampling_params.logprobs = 1
     return config
 
@@ -389,6 +389,8 @@ def test_what_cannot_be_masked_is_refused() -> None:
     for wrong in ({"batched": True}, {"step_wise_trajectories": True}):
         with pytest.raises(ValueError, match="rooms are played without it"):
             generator_of(Client(CASES["looked up"]), **wrong)
+    with pytest.raises(ValueError, match="rooms are played with it"):
+        generator_of(Client(CASES["looked up"]), use_conversation_multi_turn=False)
 
 
 # --- SkyRL's own channels ---------------------------------------------------------------------
