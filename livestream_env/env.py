@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat
@@ -618,14 +619,23 @@ class LiveRoomEnv(gym.Env[Observation, Any]):
         self._room, self._content_hash = task.room, task.content_hash
 
     def _close_sandbox(self) -> None:
-        """Close the sandbox that this environment made; one that it was given stays open."""
+        """Close the sandbox that this environment made; one that it was given stays open.
+
+        One that fails to close is warned of: an episode that was played keeps its reward.
+        """
         if self._sandbox is not None and self._sandbox is not self._config.sandbox:
-            self._sandbox.close()
+            try:
+                self._sandbox.close()
+            except Exception as error:  # of whatever the sandbox is made of
+                _warn_of_close(error)
 
     async def _aclose_sandbox(self) -> None:
         """Close the sandbox as `_close_sandbox` does, awaited where it is async."""
         if self._sandbox is not None and self._sandbox is not self._config.sandbox:
-            await awaited(getattr(self._sandbox, "aclose", self._sandbox.close)())
+            try:
+                await awaited(getattr(self._sandbox, "aclose", self._sandbox.close)())
+            except Exception as error:
+                _warn_of_close(error)
 
     def _made_sandbox(self, task: _Task) -> Sandbox:
         source, room = self._config.sandbox, task.room
@@ -667,6 +677,11 @@ def checked_result(call: ToolCall, result: object) -> ToolResult:
 
 def _reset_failed(error: Exception) -> SandboxError:
     return SandboxError(f"the sandbox failed at reset: {error!r}")
+
+
+def _warn_of_close(error: Exception) -> None:
+    told = f"the sandbox failed to close, and may hold what it held: {error!r}"
+    warnings.warn(told, RuntimeWarning, stacklevel=4)
 
 
 async def awaited(value: Any) -> Any:
@@ -735,7 +750,7 @@ def _check_comments(room: Room, source: CommentSource) -> None:
     if isinstance(source, str) and source.startswith("window:"):
         _window_s(source)
         return
-    if not isinstance(source, (str, list, tuple)):
+    if not isinstance(source, Sequence):  # YAML readers have lists of their own
         raise TypeError(f"`comment` is {source!r}; it is an id, a list of ids or `burst:3`")
     if not source:
         raise CommentNotFound("`comment` is empty; name at least one comment")

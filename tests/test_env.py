@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import math
@@ -547,6 +548,20 @@ def failing_env(calls: int, error: Exception | None = None, **options: Any) -> l
     return le.LiveRoomEnv(
         small_room(), sandbox=lambda room: Failing(room, calls=calls, error=error), **options
     )
+
+
+class StaysOpen(Failing):
+    def close(self) -> None:
+        raise OSError("no answer")
+
+
+def test_a_sandbox_that_fails_to_close_costs_no_episode() -> None:
+    env = le.LiveRoomEnv(small_room(), sandbox=lambda room: StaysOpen(room, calls=9))
+    for close in (env.close, lambda: asyncio.run(env.aclose())):
+        played = le.rollout(env, le.ScriptedAgent, seed=0)
+        with pytest.warns(RuntimeWarning, match="failed to close.*no answer"):
+            close()
+        assert played.reward is not None
 
 
 @pytest.mark.parametrize("error", [SandboxError("down"), TimeoutError("late"), KeyError("bug")])
