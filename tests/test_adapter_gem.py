@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections import UserList
 
 import numpy as np
 import pytest
 from conformance import FIND, PRICE, Breaking
 
-import livestream_env as le
 from livestream_env.adapters import gem, roll
 from livestream_env.adapters.text_room import TextRoom
-from livestream_env.errors import InvalidAction, MissingDependency, RoomNotFound, SandboxError
+from livestream_env.errors import InvalidAction, MissingDependency, RoomNotFound
 
 
 @pytest.fixture
@@ -73,16 +74,35 @@ def test_seeds_of_numpy_are_seeds() -> None:
         room.reset(seed=3.0)  # type: ignore[arg-type]
 
 
-def test_a_sandbox_that_cannot_be_closed_is_gone_all_the_same() -> None:
+def test_a_sandbox_whose_close_was_interrupted_is_gone_all_the_same() -> None:
     class Stuck(Breaking):
         def close(self) -> None:
-            raise le.SandboxUnavailable("down")
+            raise KeyboardInterrupt
 
     at = iter([0, -2])
     room = TextRoom("snacks", comment="c02", sandbox=lambda one: Stuck(one, next(at)))
     room.reset(seed=1)
     assert "env_error" in room.step(FIND)[4]
-    with pytest.raises(SandboxError, match="down"):
+    with pytest.raises(KeyboardInterrupt):
         room.reset(seed=1)
     room.reset(seed=1)
     assert "env_error" not in room.step(FIND)[4]
+
+
+def test_an_episode_that_the_trainer_ends_tells_so_and_has_no_reward() -> None:
+    room = TextRoom("snacks", comment="c02", embedder="lexical")
+    room.reset(seed=1)
+    room.step(FIND)
+    _, reward, _, truncated, info = room.end("driver")
+    assert math.isnan(reward)
+    assert (truncated, info["env_error"]) == (True, "the trainer ended the episode")
+
+
+def test_comments_may_be_a_list_of_a_yaml_reader() -> None:
+    class Listed(UserList[str]):
+        """As omegaconf's, a sequence that is no list."""
+
+    room = TextRoom("snacks", comment=Listed(["c02", "c04"]), embedder="lexical")
+    assert room.reset(seed=1)[1]["comment_ids"] == ["c02", "c04"]
+    with pytest.raises(TypeError, match="`comment` is 5"):
+        TextRoom("snacks", comment=5, embedder="lexical")

@@ -5,7 +5,7 @@
         env_type: LiveRoomText-v0          # LiveRoomMessages-v0 for the native manager
         env_manager_cls: livestream_env.adapters.roll.TrajManager
         env_config: {room: "bundled:train", masker: reply}
-    train_env_manager:
+    train_env_manager:                   # val_env_manager too
       group_filter_cls: livestream_env.adapters.roll.DropFailed
 
 The managers `TrajManager`, `StepManager` and `NativeManager` are ROLL's, made when they are asked
@@ -26,6 +26,7 @@ from livestream_env.adapters.gem import as_gem_env, register_room
 from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.roll_rooms import RollMessages, RollText
 from livestream_env.adapters.setup import trainer_module
+from livestream_env.episode import ONE_AGENT, TWO_AGENTS
 from livestream_env.rows import TrainedTurn, TrainingRow, split_rows
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ def with_masks(manager: type[Any]) -> type[Any]:
         def formulate_rollouts(self, rollout_cache: Any) -> Any:
             room = self.env.unwrapped
             played = [one for one in rollout_cache.history if "response_ids" in one]
+            if not played:
+                raise ValueError(
+                    f"the first prompt of `{self.env_config['tag']}` has {len(self._prompt_ids)}"
+                    f" tokens, and `sequence_length` is {self.pipeline_config.sequence_length}:"
+                    " nothing can be sampled"
+                )
             if room.is_running():
                 at_most = self.env_config["max_steps"]
                 *_, info = room.end("turns" if rollout_cache.step >= at_most else "length")
@@ -208,12 +215,19 @@ class AgentsProxy:
             replier: {proxy_type: openai, proxy_config: {base_url: ..., model_name: ...}}
 
     Where the scheduler is a mapping, each agent has the scheduler of its name.
+
+    Raises:
+        ValueError: an agent has no proxy, or a proxy no agent.
     """
 
     def __init__(
         self, generate_scheduler: Any, llm_proxy_config: Any, tokenizer: Any, env: Any
     ) -> None:
         roll = trainer_module(f"{_ROLL}.llm_proxy", ran=RAN, install=INSTALL)
+        seats = TWO_AGENTS if env.unwrapped.setup.has_two_agents else ONE_AGENT
+        if {*llm_proxy_config.proxy_config} != {*seats}:
+            given = ", ".join(llm_proxy_config.proxy_config)
+            raise ValueError(f"`proxy_config` has {given}; it has a proxy for {', '.join(seats)}")
         make_config = type(llm_proxy_config)
         self._env = env
         self._proxies = {

@@ -120,7 +120,7 @@ class PlayedRoom:
         """End the episode at a limit of the trainer's, or because it stops, and score it."""
         episode, env = self.episode(), self._env
         assert env is not None
-        episode.abort(reason)
+        episode.abort(reason, "the trainer ended the episode" if reason == "driver" else "")
         return self._told(env.finish_step(()))
 
     def fail(self, error: ChatError) -> None:

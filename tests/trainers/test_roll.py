@@ -250,6 +250,12 @@ def test_a_full_sequence_ends_the_episode_as_cut_and_scores_it(dialect: str) -> 
     assert rollout.meta_info["metrics"]["stop/token_limit"] == 1.0
 
 
+@pytest.mark.parametrize("dialect", MANAGERS)
+def test_a_first_prompt_without_room_for_an_answer_is_told(dialect: str) -> None:
+    with pytest.raises(ValueError, match=r"first prompt of `live` has \d+ tokens.*is 100:"):
+        Played(CASES["looked up"], dialect, length=100).play()
+
+
 def test_the_step_limit_of_roll_ends_the_episode_as_cut() -> None:
     played = Played(CASES["several turns"], "text")
     played.manager.env_config["max_steps"] = 1
@@ -350,6 +356,13 @@ def test_each_phase_is_answered_by_its_own_model_and_trained_by_its_own_cluster(
         assert not (small.batch["response_mask"] & large.batch["response_mask"]).any()
 
 
+def test_a_proxy_without_a_seat_is_told_at_once() -> None:
+    proxies = {"tool_caller": {"proxy_type": "policy"}, "repliers": {"proxy_type": "policy"}}
+    played = Played(CASES["two agents"], "text")
+    with pytest.raises(ValueError, match=r"tool_caller, repliers.*for tool_caller, replier"):
+        roll.AgentsProxy(None, stubs.LLMProxyConfig(roll.PROXY, proxies), None, played.room)
+
+
 @pytest.mark.row("R42", "R44", "R57")
 def test_two_tokenizers_are_two_batches_of_step_rows() -> None:
     case = CASES["two tokenizers"]
@@ -405,5 +418,6 @@ def test_the_yaml_of_the_page_names_what_there_is() -> None:
     config = yaml.safe_load(told)
     room = config["custom_envs"]["live_room"]
     assert pkgutil.resolve_name(room["env_manager_cls"]) is roll.TrajManager
-    assert pkgutil.resolve_name(config["train_env_manager"]["group_filter_cls"]) is roll.DropFailed
+    for manager in ("train_env_manager", "val_env_manager"):
+        assert pkgutil.resolve_name(config[manager]["group_filter_cls"]) is roll.DropFailed
     assert gem.make(room["env_type"], **room["env_config"]).reset(seed=0)[0]
