@@ -77,6 +77,14 @@ def test_a_room_may_be_the_path_of_a_file() -> None:
         Setup(SNACKS)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", [{"count": 0}, {"count": -3}, {"count": 2, "seed": -4}], ids=str)
+def test_rows_that_there_are_none_of_are_refused(given: Any) -> None:
+    """A data set without a row, or with rows that no episode opens, would be told by the trainer
+    much later."""
+    with pytest.raises(ValueError, match="rows are from 1, seeds from 0"):
+        list(task_rows("snacks", embedder="lexical", **given))
+
+
 def test_options_that_no_file_holds_are_named() -> None:
     with pytest.raises(TypeError, match=r"print.*nothing that a YAML or JSON file holds"):
         setup_of({"room": "snacks", "rubric": print})

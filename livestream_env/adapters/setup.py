@@ -98,7 +98,12 @@ def task_rows(
 
     Rows of bundled rooms name the room and the comment, others leave the choice to the seed; a data
     set can be shuffled and filtered. `options` are `gym.make`'s, such as `comment="burst:3"`.
+
+    Raises:
+        ValueError: `count` is below 1, or `seed` below 0: there are no such rows.
     """
+    if (count is not None and count < 1) or seed < 0:
+        raise ValueError(f"`count` is {count} and `seed` {seed}; rows are from 1, seeds from 0")
     room = os.fspath(room)
     env = LiveRoomEnv(room, rubric=None, **options)
     for number in range(seed, seed + (env.tasks if count is None else count)):
