@@ -25,6 +25,7 @@ from livestream_env.adapters.text_room import TextRoom
 from livestream_env.env import cause_of
 from livestream_env.errors import ChatError, SandboxError
 from livestream_env.rows import TrainingRow
+from livestream_env.token_agent import sampled_text
 from livestream_env.types import Trajectory
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _live_room() -> type[Any]:
             self.max_turns = self.row.get("max_turns", math.inf)
             self.room = TextRoom(_of_one_agent(type(self).setup or setup_of(setup or {})))
             self.trajectory: Trajectory | None = None
+            self.said: str | None = None
             self._calls = threading.Lock()
             _PLAYING.set(self)
 
@@ -128,7 +130,8 @@ def _live_room() -> type[Any]:
             """
             with self._calls:
                 self.turns += 1
-                observation, reward, terminated, truncated, info = self.room.take(action)
+                said = action if self.said is None else self.said
+                observation, reward, terminated, truncated, info = self.room.take(said)
                 done = terminated or truncated
                 if not done and self.turns >= self.max_turns:
                     _, more, _, done, info = self.room.end("turns")
@@ -194,9 +197,16 @@ def _generator() -> type[Any]:
         """
 
         def __init__(
-            self, generator_cfg: Any, skyrl_gym_cfg: Any, client: Any, *args: Any, **of_skyrl: Any
+            self,
+            generator_cfg: Any,
+            skyrl_gym_cfg: Any,
+            inference_engine_client: Any,
+            tokenizer: Any,
+            *args: Any,
+            **of_skyrl: Any,
         ) -> None:
-            super().__init__(generator_cfg, skyrl_gym_cfg, _Noting(client), *args, **of_skyrl)
+            client = _Noting(inference_engine_client, tokenizer)
+            super().__init__(generator_cfg, skyrl_gym_cfg, client, tokenizer, *args, **of_skyrl)
             for name in ("batched", "step_wise_trajectories"):
                 if getattr(generator_cfg, name):
                     raise ValueError(f"`generator.{name}` is true; rooms are played without it")
@@ -268,10 +278,13 @@ def _generator() -> type[Any]:
 
 
 class _Noting:
-    """SkyRL's client, which notes in the episode's record what was sampled."""
+    """SkyRL's client, which notes in the episode's record what was sampled.
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    What it said is read off its ids: SkyRL's text lacks a `<think>` that the prompt opened.
+    """
+
+    def __init__(self, client: Any, tokenizer: Any) -> None:
+        self._client, self._tokenizer = client, tokenizer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -285,9 +298,11 @@ class _Noting:
                 env.room.fail(error)
                 raise EpisodeLeftOut(f"env_error: {cause_of(error)}")
             logprobs = output.get("response_logprobs")
+            prompt, ids = tuple(given["prompt_token_ids"][0]), tuple(output["response_ids"][0])
+            env.said = sampled_text(self._tokenizer, prompt, ids)
             env.room.sampled(
-                tuple(given["prompt_token_ids"][0]),
-                tuple(output["response_ids"][0]),
+                prompt,
+                ids,
                 None if logprobs is None else tuple(logprobs[0]),
                 "length" if output["stop_reasons"][0] == "length" else "stop",
             )

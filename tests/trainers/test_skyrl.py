@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import json
 import math
@@ -10,6 +11,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,9 +23,11 @@ import skyrl_on_311  # noqa: F401
 import torch
 from conformance import (
     CASES,
+    FAMILIES,
     ONE_AGENT_CASES,
     PRICE,
     Case,
+    Line,
     assert_closed,
     assert_same,
     breaks_some,
@@ -44,6 +48,7 @@ import livestream_env as le
 from livestream_env.adapters.data_sets import write_data_set
 from livestream_env.adapters.setup import Setup, TaskRow, task_rows
 from livestream_env.adapters.skyrl import EpisodeLeftOut, LiveRoom, LiveRoomGenerator, register
+from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rewards import Rubric
 from livestream_env.types import Score, Status, Trajectory
 
@@ -108,9 +113,9 @@ def config_of(**generator: Any) -> GeneratorConfig:
     return config
 
 
-def generator_of(client: Client, kind: Any = None, **generator: Any) -> Any:
-    made = kind or LiveRoomGenerator
-    return made(config_of(**generator), SkyRLGymConfig(), client, tokenizer_of("chatml"))
+def generator_of(client: Client, kind: Any = None, tokenizer: Any = None, **generator: Any) -> Any:
+    made, tokenizer = kind or LiveRoomGenerator, tokenizer or tokenizer_of("chatml")
+    return made(config_of(**generator), SkyRLGymConfig(), client, tokenizer)
 
 
 def batch_of(rows: Sequence[TaskRow], n: int = 1, env: str = "liveroom") -> Any:
@@ -130,13 +135,14 @@ def play(
     setup: Setup | None = None,
     client: Client | None = None,
     kind: Any = None,
+    tokenizer: Any = None,
     **generator: Any,
 ) -> Any:
     """Play a case by SkyRL's generator and return what comes out."""
     CaseRoom.setup = setup or Setup(**case.setup_options)
     skyrl_gym.envs.registration.registry.pop("liveroom", None)
     skyrl_gym.register("liveroom", entry_point=f"{__name__}:CaseRoom")
-    made = generator_of(client or Client(case), kind, **generator)
+    made = generator_of(client or Client(case), kind, tokenizer, **generator)
     batch = batch_of(rows or [case.row], n)
     output = asyncio.run(made.generate(batch, disable_tqdm=True))
     validate_generator_output(len(batch["prompts"]), output)
@@ -178,6 +184,30 @@ def test_episodes_are_the_cores(name: str) -> None:
         bits = list(zip(output["loss_masks"][0], output["rollout_logprobs"][0], strict=True))
         assert all((logprob == 0.0) == (not bit) for bit, logprob in bits)
     assert client.finished == 1
+
+
+@pytest.mark.parametrize("stop", ["stop", "length"])
+def test_thinking_that_the_prompt_opens_and_nothing_closes_is_no_reply(stop: str) -> None:
+    looked_up = CASES["looked up"]
+    unclosed = Line(f"先想一想：{looked_up.lines[1].text}", stop)
+    called = Line(f"先查\n</think>\n\n{looked_up.lines[0].text}")
+    case = replace(looked_up, lines=(called, unclosed))
+    tokenizer = copy.deepcopy(tokenizer_of("chatml"))
+    opened = f"{{{{- '{FAMILIES['chatml'].opening}' }}}}".replace("\n", "\\n")
+    assert tokenizer.chat_template.count(opened) == 1
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        opened, opened.replace("assistant\\n", "assistant\\n<think>\\n")
+    )
+    setup = Setup(**case.setup_options)
+    agent = le.TokenAgent(case.engine(), ChatTemplateRenderer(tokenizer, on_rewrite="keep"))
+    due = le.rollout(setup.make_env(), agent, **setup.opening(case.row))
+    output = play(case, setup=setup, tokenizer=tokenizer)
+    got = CaseRoom.made[0].played()
+    assert due.reward is not None
+    assert sum(output["rewards"][0]) == pytest.approx(due.reward)
+    assert got.stop_reason == due.stop_reason
+    assert said_in(got.messages) == said_in(due.messages)
+    assert due.turns[-1].action.message.content == ""
 
 
 @pytest.mark.parametrize("agent", ["tool_caller", "replier"])
