@@ -20,6 +20,7 @@ from conformance import (
     ONE_AGENT_CASES,
     WITHOUT_A_SEAT,
     Case,
+    assert_closed,
     assert_same,
     expected,
 )
@@ -121,6 +122,10 @@ def test_an_episode_without_a_score_has_no_reward(monkeypatch: pytest.MonkeyPatc
     server, failure = play(CASES["looked up"], monkeypatch, rubric=rubric)
     assert "judge_error" in str(failure)
     assert (server.of("reward"), server.trained) == ([], [])
+
+
+def test_sandboxes_are_closed_whatever_ends_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_closed(lambda case: play(case, monkeypatch))
 
 
 def broken(trajectory: le.Trajectory, room: le.Room | None) -> Rewards:
@@ -318,6 +323,10 @@ def test_a_lit_agent_returns_the_reward(name: str, lit_agent: Any) -> None:
 def test_a_lit_agent_raises_where_the_environment_failed(lit_agent: Any) -> None:
     with pytest.raises(RuntimeError, match="no reward: env_error"):
         rolled_out(lit_agent, CASES["failed call"])
+
+
+def test_a_lit_agent_closes_its_sandboxes(lit_agent: Any) -> None:
+    assert_closed(lambda case: rolled_out(lit_agent, case))
 
 
 def test_a_lit_agent_takes_no_masks(lit_agent: Any) -> None:
