@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
+from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, only_row, trainer_module
 from livestream_env.drivers import arollout
@@ -115,7 +116,7 @@ def _workflow() -> Any:
             finally:
                 await env.aclose()
             self.setup.keep(trajectory, policy_version=played.version)
-            row = only_row(self.setup.rows(trajectory, self._renderer), task)
+            row = only_row(self.setup.rows(trajectory, RecordedRenderer()), task)
             _log(self.setup, trajectory, row)
             if row.excluded is None:
                 return _tensors(row, trajectory, played)

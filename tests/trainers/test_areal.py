@@ -34,9 +34,11 @@ from conformance import (
     ONE_AGENT_CASES,
     WITHOUT_A_SEAT,
     Case,
+    Line,
     assert_closed,
     assert_same,
     breaks_some,
+    call,
     expected,
     tokenizer_of,
 )
@@ -47,6 +49,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import livestream_env as le
 from livestream_env.adapters.areal import LiveRoomWorkflow
+from livestream_env.adapters.setup import TaskRow
 from livestream_env.tokens import Sample, Sampled, TokenSequence
 
 GCONFIG = GenerationHyperparameters(max_new_tokens=4000, max_tokens=16000)
@@ -186,6 +189,44 @@ def test_each_of_two_agents_is_trained_by_its_own_workflow(agent: str, areal: Ar
     assert [v >= 0 for v in versions] == [bool(bit) for bit in made["loss_mask"][0]]
     with pytest.raises(ValueError, match="trains one agent"):
         workflow_of(case)
+
+
+ASKED = Case(
+    "the viewer is asked and answers",
+    TaskRow("snacks", 3, ("c23",)),
+    tuple(
+        Line(text)
+        for text in (
+            call("search_product_by_keyword", keyword="6号链接"),
+            call("get_reply_rule", intent="需求确认"),
+            "亲，请问您的口味、分量是多少呢？",
+            call("get_reply_rule", intent="价格咨询"),
+            "亲，6号链接香辣200克价格58元，6号链接香辣200克券后价52元，以下单页为准",
+        )
+    ),
+    CASES["two agents"].options,
+    CASES["two agents"].families,
+)
+
+
+@pytest.mark.parametrize("agent", ["tool_caller", "replier"])
+@pytest.mark.parametrize("has_partner", [False, True])
+def test_an_agent_that_speaks_again_after_the_other_has_one_row(
+    agent: str, has_partner: bool, areal: Areal
+) -> None:
+    class Partner:
+        def act(self, messages: Any, tools: Any) -> str:
+            return ASKED.says(messages).text
+
+    other = "replier" if agent == "tool_caller" else "tool_caller"
+    given: Any = {"partners": {other: Partner()}} if has_partner else {}
+    agents = {agent: ASKED.options["agents"][agent]}
+    made = areal.play(ASKED, workflow_of(ASKED, agents=agents, **given))
+    due: Any = expected(ASKED)
+    ids, mask = made["input_ids"][0].tolist(), made["loss_mask"][0].tolist()
+    assert ids == list(due["token_ids"][agent][-1])
+    assert [i for i, bit in zip(ids, mask, strict=True) if bit] == due["trained_ids"][agent]
+    assert made["rewards"].item() == due["rewards"][agent]
 
 
 def test_areal_makes_the_workflow_of_its_name(areal: Areal, tmp_path: Path) -> None:
