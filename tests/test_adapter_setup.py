@@ -50,6 +50,18 @@ def test_a_row_opens_the_episode_that_its_seed_does(room: str) -> None:
         assert again == told
 
 
+@pytest.mark.parametrize(
+    "room", ["bundled:test", "snacks", Path(__file__).with_name("unlabelled_room.json")]
+)
+def test_a_row_of_a_burst_opens_it_under_any_setup(room: str | Path) -> None:
+    setup = Setup(embedder="lexical")
+    for row in task_rows(room, count=2, comment="burst:2", embedder="lexical"):
+        env = setup.make_env(row.room)
+        env.reset(**setup.opening(row))
+        assert env.episode.trajectory.comment_ids == row.comment
+        assert len(row.comment) == 2
+
+
 def test_rows_with_a_trainers_own_columns_are_read() -> None:
     given = {"room": "snacks", "seed": 3, "comment": "c2", "prompt": [], "index": 9}
     assert TaskRow.of(given) == TaskRow("snacks", 3, ("c2",))

@@ -97,7 +97,8 @@ def task_rows(
     """Yield the rows of `count` seeds from `seed` on, by default of every comment once.
 
     Rows of bundled rooms name the room and the comment, others leave the choice to the seed; a data
-    set can be shuffled and filtered. `options` are `gym.make`'s, such as `comment="burst:3"`.
+    set can be shuffled and filtered. `options` are `gym.make`'s, such as `comment="burst:3"`, which
+    rows of one room name too; where they cannot, as of generated rooms, give it to the setup.
 
     Raises:
         ValueError: `count` is below 1, or `seed` below 0: there are no such rows.
@@ -105,11 +106,13 @@ def task_rows(
     if (count is not None and count < 1) or seed < 0:
         raise ValueError(f"`count` is {count} and `seed` {seed}; rows are from 1, seeds from 0")
     room = os.fspath(room)
-    env = LiveRoomEnv(room, rubric=None, **options)
+    env, is_generated = LiveRoomEnv(room, rubric=None, **options), room.startswith("generated:")
     for number in range(seed, seed + (env.tasks if count is None else count)):
         chosen, comments = env.task_of(number)
         if chosen is not None and room.startswith("bundled:"):
             yield TaskRow(chosen.room_id, number, comments)
+        elif options.get("comment") is not None and len(env.rooms) == 1 and not is_generated:
+            yield TaskRow(room, number, comments)
         else:
             yield TaskRow(room, number)
 
