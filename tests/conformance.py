@@ -381,6 +381,21 @@ _ALL = (
 CASES = {case.name: case for case in _ALL}
 ONE_AGENT_CASES = {name: case for name, case in CASES.items() if not case.has_two_agents}
 
+ASKED = Case(
+    "the viewer is asked and answers",
+    TaskRow("snacks", 3, ("c23",)),
+    _lines(
+        call("search_product_by_keyword", keyword="6号链接"),
+        call("get_reply_rule", intent="需求确认"),
+        "亲，请问您的口味、分量是多少呢？",
+        call("get_reply_rule", intent="价格咨询"),
+        "亲，6号链接香辣200克价格58元，6号链接香辣200克券后价52元，以下单页为准",
+    ),
+    _TWO,
+    {"tool_caller": "chatml", "replier": "chatml"},
+)
+"""Each of two agents speaks again after the other."""
+
 
 # --- what comes of them -----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.seats import seated
 from livestream_env.adapters.setup import Setup, as_key, only_row, trainer_module
 from livestream_env.drivers import arollout
@@ -85,7 +86,7 @@ def agent_executor(
             finally:
                 await env.aclose()
             setup.keep(trajectory)
-            row = only_row(setup.rows(trajectory, renderer), task)
+            row = only_row(setup.rows(trajectory, RecordedRenderer()), task)
             if row.excluded is not None and failed == "raise":
                 raise RuntimeError(f"the episode {task.task_id} is left out: {row.excluded}")
             tokens = _trained(row, trajectory) if row.excluded is None else _untrained(renderer)

@@ -30,15 +30,14 @@ from areal.trainer.ppo.actor import PPOActor
 from areal.utils import stats_tracker
 from areal.utils.data import Normalization, concat_padded_tensors
 from conformance import (
+    ASKED,
     CASES,
     ONE_AGENT_CASES,
     WITHOUT_A_SEAT,
     Case,
-    Line,
     assert_closed,
     assert_same,
     breaks_some,
-    call,
     expected,
     tokenizer_of,
 )
@@ -49,7 +48,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import livestream_env as le
 from livestream_env.adapters.areal import LiveRoomWorkflow
-from livestream_env.adapters.setup import TaskRow
 from livestream_env.tokens import Sample, Sampled, TokenSequence
 
 GCONFIG = GenerationHyperparameters(max_new_tokens=4000, max_tokens=16000)
@@ -189,24 +187,6 @@ def test_each_of_two_agents_is_trained_by_its_own_workflow(agent: str, areal: Ar
     assert [v >= 0 for v in versions] == [bool(bit) for bit in made["loss_mask"][0]]
     with pytest.raises(ValueError, match="trains one agent"):
         workflow_of(case)
-
-
-ASKED = Case(
-    "the viewer is asked and answers",
-    TaskRow("snacks", 3, ("c23",)),
-    tuple(
-        Line(text)
-        for text in (
-            call("search_product_by_keyword", keyword="6号链接"),
-            call("get_reply_rule", intent="需求确认"),
-            "亲，请问您的口味、分量是多少呢？",
-            call("get_reply_rule", intent="价格咨询"),
-            "亲，6号链接香辣200克价格58元，6号链接香辣200克券后价52元，以下单页为准",
-        )
-    ),
-    CASES["two agents"].options,
-    CASES["two agents"].families,
-)
 
 
 @pytest.mark.parametrize("agent", ["tool_caller", "replier"])

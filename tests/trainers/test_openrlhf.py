@@ -21,6 +21,7 @@ from typing import Any
 import openrlhf
 import pytest
 from conformance import (
+    ASKED,
     CASES,
     ONE_AGENT_CASES,
     PRICE,
@@ -151,6 +152,17 @@ def test_each_of_two_agents_is_trained_by_its_own_executor(agent: str) -> None:
     assert_same(case, shown(case, execute(case, executor), agent))
     with pytest.raises(ValueError, match="trains one agent"):
         agent_executor(**case.setup_options)
+
+
+@pytest.mark.parametrize("agent", ["tool_caller", "replier"])
+def test_an_agent_that_speaks_again_after_the_other_has_one_row(agent: str) -> None:
+    agents = {agent: ASKED.options["agents"][agent]}
+    response = execute(ASKED, agent_executor(**{**ASKED.setup_options, "agents": agents}))
+    ids = response["observation_tokens"]
+    trained = [token for start, stop in response["action_ranges"] for token in ids[start:stop]]
+    due: Any = expected(ASKED)
+    assert trained == due["trained_ids"][agent]
+    assert response["reward"] == due["rewards"][agent]
 
 
 @pytest.mark.parametrize("masker", ["tool_calls", "reply"])
