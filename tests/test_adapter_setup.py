@@ -97,6 +97,11 @@ def test_rows_that_there_are_none_of_are_refused(given: Any) -> None:
         list(task_rows("snacks", embedder="lexical", **given))
 
 
+def test_options_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(TypeError, match="'snacks'; options are a mapping"):
+        setup_of("snacks")  # type: ignore[arg-type]
+
+
 def test_options_that_no_file_holds_are_named() -> None:
     with pytest.raises(TypeError, match=r"print.*nothing that a YAML or JSON file holds"):
         setup_of({"room": "snacks", "rubric": print})

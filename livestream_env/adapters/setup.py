@@ -278,8 +278,10 @@ def as_key(options: Mapping[str, Any]) -> str:
     """Return the options of a YAML or JSON file as JSON, which can be a key.
 
     Raises:
-        TypeError: an option is of no file, such as a function.
+        TypeError: they are no mapping, or an option is of no file, such as a function.
     """
+    if not isinstance(options, Mapping):
+        raise TypeError(f"got {options!r:.100}; options are a mapping, by their names")
     return json.dumps(options, sort_keys=True, default=_as_json)
 
 
