@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep
 from livestream_env.adapters.methods import as_method
+from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.seats import check_partners, seated
 from livestream_env.adapters.setup import Setup, TaskRow, as_key, only_row, trainer_module
 from livestream_env.adapters.tool_loop import ToolLoop, live_setup
@@ -98,7 +99,8 @@ class RolloutFunc:
         played = in_lockstep(plays, generate, max_workers=self._max_workers)
         self.setup.keep(played, step=trainer.state.global_step)
         pairs = zip(played, tasks, strict=True)
-        rows = [only_row(self.setup.rows(trajectory, renderer), task) for trajectory, task in pairs]
+        known = RecordedRenderer()
+        rows = [only_row(self.setup.rows(trajectory, known), task) for trajectory, task in pairs]
         return _columns(rows, min(generate.ends)) | {
             "stop_reason": [str(trajectory.stop_reason) for trajectory in played],
             "le_metrics": self.setup.metrics(played),

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from conformance import (
+    ASKED,
     CASES,
     FAMILIES,
     WITHOUT_A_SEAT,
@@ -207,8 +208,10 @@ def test_what_trl_is_about_to_train_is_what_the_core_makes(
 
 
 @pytest.mark.parametrize("agent", ["tool_caller", "replier"])
-def test_the_model_itself_plays_the_seat_that_nobody_else_is_named_for(agent: str) -> None:
-    case = CASES["two agents"]
+@pytest.mark.parametrize("case", [CASES["two agents"], ASKED], ids=["once", "again"])
+def test_the_model_itself_plays_the_seat_that_nobody_else_is_named_for(
+    case: Case, agent: str
+) -> None:
     rows, trainer = data_set(case, 2), trainer_of_family("chatml")
     options = dict(case.setup_options) | {"agents": {agent: case.options["agents"][agent]}}
     scripted(trainer.model, lambda ids: [*case.samples(ids, agent).token_ids])
