@@ -14,8 +14,9 @@ masks and estimator (`training_rows`), and differ in what a token is told:
 Fixed before seeds 50 to 54 were run, and not changed after: the settings below, which are those of
 `learning_trl`; the seeds; the rooms of `evaluation_tasks`, 512 of each kind for each seed; that
 every seed is run to its end and told. One run went before, of seed 500, measured on 256 other rooms
-of the split `train`: 0.203 before, then 0.490 with `one`, 0.556 with `shared`, 0.546 with `two`. Two agents count as easier to train here if on held-out seeds the
-mean reward after the last step is higher with `two` than with `one` in at least 4 of the 5 seeds.
+of the split `train`: 0.203 before, then 0.490 with `one`, 0.556 with `shared`, 0.546 with `two`.
+Two agents count as easier to train here if on held-out seeds the mean reward after the last step is
+higher with `two` than with `one` in at least 4 of the 5 seeds.
 """
 
 from __future__ import annotations

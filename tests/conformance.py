@@ -397,6 +397,36 @@ ASKED = Case(
 """Each of two agents speaks again after the other."""
 
 
+def thinks(stop: str) -> Case:
+    """Return a case in which thinking that the prompt opened is closed once, and once not."""
+    source = CASES["looked up"]
+    called = Line(f"先查\n</think>\n\n{source.lines[0].text}")
+    unclosed = Line(f"先想一想：{source.lines[1].text}", stop)
+    return Case("thinking that the prompt opens", source.row, (called, unclosed))
+
+
+@functools.cache
+def thinking_tokenizer() -> Any:
+    """Return the tokenizer of `chatml`, whose generation prompt opens thinking."""
+    made = copy.deepcopy(tokenizer_of("chatml"))
+    opened = f"{{{{- '{FAMILIES['chatml'].opening}' }}}}".replace("\n", "\\n")
+    assert made.chat_template.count(opened) == 1
+    made.chat_template = made.chat_template.replace(
+        opened, opened.replace("assistant\\n", "assistant\\n<think>\\n")
+    )
+    return made
+
+
+def thought(case: Case) -> le.Trajectory:
+    """Return the episode of `thinks` as the core plays it."""
+    setup = Setup(**case.setup_options)
+    renderer = ChatTemplateRenderer(thinking_tokenizer(), on_rewrite="keep")
+    agent = le.TokenAgent(case.engine(), renderer)
+    played = le.rollout(setup.make_env(), agent, **setup.opening(case.row))
+    assert played.turns[-1].action.message.content == ""
+    return played
+
+
 # --- what comes of them -----------------------------------------------------------------------
 
 

@@ -103,7 +103,8 @@ def with_masks(manager: type[Any]) -> type[Any]:
             ids, logprobs = tuple(last["response_ids"]), last.get("infer_logprobs")
             logprobs = None if logprobs is None else tuple(logprobs)
             stop = "length" if self._is_cut(ids) else "stop"
-            self.env.unwrapped.sampled(self._prompt_ids, ids, logprobs, stop)
+            prompt = self._prompt_ids
+            self.env.unwrapped.sampled(prompt, ids, logprobs, stop, self.tokenizer)
             return super().step(llm_output)
 
         def _is_cut(self, ids: tuple[int, ...]) -> bool:

@@ -25,7 +25,6 @@ from livestream_env.adapters.text_room import TextRoom
 from livestream_env.env import cause_of
 from livestream_env.errors import ChatError, SandboxError
 from livestream_env.rows import TrainingRow
-from livestream_env.token_agent import sampled_text
 from livestream_env.types import Trajectory
 
 if TYPE_CHECKING:
@@ -108,7 +107,6 @@ def _live_room() -> type[Any]:
             self.max_turns = self.row.get("max_turns", math.inf)
             self.room = TextRoom(_of_one_agent(type(self).setup or setup_of(setup or {})))
             self.trajectory: Trajectory | None = None
-            self.said: str | None = None
             self._calls = threading.Lock()
             _PLAYING.set(self)
 
@@ -130,8 +128,7 @@ def _live_room() -> type[Any]:
             """
             with self._calls:
                 self.turns += 1
-                said = action if self.said is None else self.said
-                observation, reward, terminated, truncated, info = self.room.take(said)
+                observation, reward, terminated, truncated, info = self.room.take(action)
                 done = terminated or truncated
                 if not done and self.turns >= self.max_turns:
                     _, more, _, done, info = self.room.end("turns")
@@ -278,10 +275,7 @@ def _generator() -> type[Any]:
 
 
 class _Noting:
-    """SkyRL's client, which notes in the episode's record what was sampled.
-
-    What it said is read off its ids: SkyRL's text lacks a `<think>` that the prompt opened.
-    """
+    """SkyRL's client, which notes in the episode's record what was sampled."""
 
     def __init__(self, client: Any, tokenizer: Any) -> None:
         self._client, self._tokenizer = client, tokenizer
@@ -299,12 +293,12 @@ class _Noting:
                 raise EpisodeLeftOut(f"env_error: {cause_of(error)}")
             logprobs = output.get("response_logprobs")
             prompt, ids = tuple(given["prompt_token_ids"][0]), tuple(output["response_ids"][0])
-            env.said = sampled_text(self._tokenizer, prompt, ids)
             env.room.sampled(
                 prompt,
                 ids,
                 None if logprobs is None else tuple(logprobs[0]),
                 "length" if output["stop_reasons"][0] == "length" else "stop",
+                self._tokenizer,
             )
         return output
 

@@ -22,6 +22,7 @@ from livestream_env.env import LiveRoomEnv, cause_of
 from livestream_env.episode import TWO_AGENTS, Episode
 from livestream_env.errors import ChatError, ResetNeeded, SandboxError
 from livestream_env.parsing import to_action
+from livestream_env.token_agent import sampled_text
 from livestream_env.types import Message, Observation, Status, Trajectory
 
 Rows = str | os.PathLike[str] | Iterable[TaskRow | Mapping[str, Any]]
@@ -57,6 +58,7 @@ class PlayedRoom:
         self._env: LiveRoomEnv | None = None
         self._failed: Trajectory | None = None
         self._sampled: dict[str, Any] = {}
+        self._said: str | None = None
 
     def open(
         self, seed: int | None = None, row: TaskRow | Mapping[str, Any] | None = None
@@ -101,10 +103,18 @@ class PlayedRoom:
         token_ids: tuple[int, ...] | None,
         logprobs: tuple[float, ...] | None,
         stop: Literal["stop", "length"],
+        tokenizer: Any = None,
     ) -> None:
-        """Note how the next action was sampled, as far as it is known; `length`: it was cut."""
+        """Note how the next action was sampled, as far as it is known; `length`: it was cut.
+
+        With a tokenizer, what was said is read off the ids: text that a trainer makes of them lacks
+        a `<think>` that the prompt opened.
+        """
         self._sampled = {"prompt_ids": prompt_ids, "token_ids": token_ids}
         self._sampled |= {"logprobs": logprobs, "stop": stop}
+        self._said = None
+        if tokenizer is not None and prompt_ids is not None and token_ids is not None:
+            self._said = sampled_text(tokenizer, prompt_ids, token_ids)
 
     def take(self, action: Any) -> Stepped:
         """Take one assistant message: text, an `Action` or an OpenAI message."""
@@ -112,8 +122,9 @@ class PlayedRoom:
         assert env is not None
         sampled, self._sampled = self._sampled, {}
         if sampled:
+            said = action if self._said is None else self._said
             tools = episode.tools[episode.agent]
-            action = replace(to_action(action, turn=len(episode.turns), tools=tools), **sampled)
+            action = replace(to_action(said, turn=len(episode.turns), tools=tools), **sampled)
         return self._told(env.step(action))
 
     def end(self, reason: Literal["length", "turns", "driver"]) -> Stepped:

@@ -27,6 +27,9 @@ from conformance import (
     expected,
     logprobs_of,
     said_in,
+    thinking_tokenizer,
+    thinks,
+    thought,
     tokenizer_of,
 )
 from pages_for_tests import snippets
@@ -58,7 +61,15 @@ def sampled(case: Case, turn: int, family: str = "chatml") -> Sampled:
 class Played:
     """A manager of the stubs that plays a case, and what comes of it."""
 
-    def __init__(self, case: Case, dialect: str, *, length: int = 8192, **worker: Any) -> None:
+    def __init__(
+        self,
+        case: Case,
+        dialect: str,
+        *,
+        length: int = 8192,
+        tokenizer: Any = None,
+        **worker: Any,
+    ) -> None:
         name, env_type, own = MANAGERS[dialect]
         cut = [at for at, line in enumerate(case.lines) if line.stop == "length"]
         comment = list(case.row.comment)
@@ -79,7 +90,7 @@ class Played:
             worker_config=stubs.worker_config(**worker),
             pipeline_config=SimpleNamespace(sequence_length=length),
             env_config=env_config,
-            tokenizer=tokenizer_of("chatml"),
+            tokenizer=tokenizer or tokenizer_of("chatml"),
             generate_scheduler={agent: self._scheduler(agent) for agent in case.families}
             if case.has_two_agents
             else self._scheduler("host"),
@@ -153,6 +164,20 @@ def test_the_messages_of_the_native_manager_are_the_cores(name: str) -> None:
     assert_same(case, {"messages": played.room.episode().conversation("host")})
     prompt = tokenizer_of("chatml").decode(played.asked[0][1])
     assert '"name": "get_reply_rule"' in prompt
+
+
+@pytest.mark.parametrize("stop", ["stop", "length"])
+@pytest.mark.parametrize("dialect", MANAGERS)
+def test_thinking_that_the_prompt_opens_and_nothing_closes_is_no_reply(
+    dialect: str, stop: str
+) -> None:
+    case = thinks(stop)
+    due, played = thought(case), Played(case, dialect, tokenizer=thinking_tokenizer())
+    rollout = played.play()
+    got = played.room.played()
+    assert rollout.batch["scores"].sum().item() == pytest.approx(due.reward)
+    assert got.stop_reason == due.stop_reason
+    assert said_in(got.messages) == said_in(due.messages)
 
 
 @pytest.mark.row("R44")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import importlib
 import json
 import math
@@ -11,7 +10,6 @@ import runpy
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,16 +21,17 @@ import skyrl_on_311  # noqa: F401
 import torch
 from conformance import (
     CASES,
-    FAMILIES,
     ONE_AGENT_CASES,
     PRICE,
     Case,
-    Line,
     assert_closed,
     assert_same,
     breaks_some,
     expected,
     said_in,
+    thinking_tokenizer,
+    thinks,
+    thought,
     tokenizer_of,
 )
 from pages_for_tests import module_of, snippets
@@ -48,7 +47,6 @@ import livestream_env as le
 from livestream_env.adapters.data_sets import write_data_set
 from livestream_env.adapters.setup import Setup, TaskRow, task_rows
 from livestream_env.adapters.skyrl import EpisodeLeftOut, LiveRoom, LiveRoomGenerator, register
-from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rewards import Rubric
 from livestream_env.types import Score, Status, Trajectory
 
@@ -188,26 +186,14 @@ def test_episodes_are_the_cores(name: str) -> None:
 
 @pytest.mark.parametrize("stop", ["stop", "length"])
 def test_thinking_that_the_prompt_opens_and_nothing_closes_is_no_reply(stop: str) -> None:
-    looked_up = CASES["looked up"]
-    unclosed = Line(f"先想一想：{looked_up.lines[1].text}", stop)
-    called = Line(f"先查\n</think>\n\n{looked_up.lines[0].text}")
-    case = replace(looked_up, lines=(called, unclosed))
-    tokenizer = copy.deepcopy(tokenizer_of("chatml"))
-    opened = f"{{{{- '{FAMILIES['chatml'].opening}' }}}}".replace("\n", "\\n")
-    assert tokenizer.chat_template.count(opened) == 1
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        opened, opened.replace("assistant\\n", "assistant\\n<think>\\n")
-    )
-    setup = Setup(**case.setup_options)
-    agent = le.TokenAgent(case.engine(), ChatTemplateRenderer(tokenizer, on_rewrite="keep"))
-    due = le.rollout(setup.make_env(), agent, **setup.opening(case.row))
-    output = play(case, setup=setup, tokenizer=tokenizer)
+    case = thinks(stop)
+    due = thought(case)
+    output = play(case, tokenizer=thinking_tokenizer())
     got = CaseRoom.made[0].played()
     assert due.reward is not None
     assert sum(output["rewards"][0]) == pytest.approx(due.reward)
     assert got.stop_reason == due.stop_reason
     assert said_in(got.messages) == said_in(due.messages)
-    assert due.turns[-1].action.message.content == ""
 
 
 @pytest.mark.parametrize("agent", ["tool_caller", "replier"])
