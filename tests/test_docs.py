@@ -47,3 +47,19 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_table_of_trainers_has_the_lines_of_their_adapters() -> None:
+    folder = ROOT / "livestream_env" / "adapters"
+    lines = {p.name: len(p.read_text("utf-8").splitlines()) for p in folder.glob("*.py")}
+    page = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8")
+    table = page.partition("\n\n| ")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(table) == 15
+    for row in table:
+        name, told = (row.split("|")[at].strip() for at in (1, 4))
+        own = name.partition(",")[0].lower().replace(" ", "_")
+        own_files = ["roll.py", "roll_rooms.py"] if own == "roll" else [f"{own}.py"]
+        due = sum(lines[file] for file in own_files)
+        assert int(re.match(r"\d+", told)[0]) == due, name  # type: ignore[index]
+        for count, file in re.findall(r"(\d+) of `(\w+\.py)`", told):
+            assert int(count) == lines[file], (name, file)

@@ -468,6 +468,7 @@ def test_the_example_plays(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
 
 
 @pytest.mark.row("R37")
+@pytest.mark.timeout(1800)
 def test_a_tiny_model_learns_in_skyrls_jax_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The short form of benchmarks/learning_skyrl.py, one seed; docs/training-runs.md has all."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

@@ -585,6 +585,7 @@ def test_the_example_trains_in_both_modes(
 
 
 @pytest.mark.row("R37")
+@pytest.mark.timeout(1800)
 def test_a_tiny_model_learns_on_generated_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """The short form of benchmarks/learning_trl.py, one seed; docs/training-runs.md has all."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
