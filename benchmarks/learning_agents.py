@@ -161,8 +161,11 @@ class Policies:
     def train(self, rows: Sequence[le.TrainingRow]) -> None:
         """Take a step of the policy gradient, a mean over the trained tokens of each model."""
         for model, optimizer in zip(self.own, self.optimizers, strict=True):
-            own = [row for row in rows if self.models.get(row.agent, self.own[0]) is model]
-            loss = self._loss(model, [row for row in own if row.excluded is None])
+            kept = [row for row in rows if row.excluded is None]
+            own = [row for row in kept if self.models.get(row.agent, self.own[0]) is model]
+            if not own:
+                continue
+            loss = self._loss(model, own)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
