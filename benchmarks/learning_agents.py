@@ -26,12 +26,12 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from learning_rooms import (
     SETUP,
+    Taught,
     Teacher,
     chart,
     comment_of,
@@ -46,13 +46,12 @@ from learning_rooms import (
 )
 
 import livestream_env as le
-from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep
+from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep, up_to_end
 from livestream_env.adapters.setup import Setup, TaskRow
 from livestream_env.episode import TWO_AGENTS
 from livestream_env.masking import END_TO_END
 from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.training import AGENTS, training_rows
-from livestream_env.types import Message, ToolSpec
 
 ONE = {"host": END_TO_END}
 ARMS: Mapping[str, Mapping[str, Any]] = {"one": ONE, "shared": AGENTS, "two": AGENTS}
@@ -67,26 +66,13 @@ AT_ONCE = 256
 # --- the teacher in two seats -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Seat:
-    """Who plays a seat for the teacher: the tool caller goes on looking up, the replier replies."""
-
-    teacher: Teacher
-    comment: Any
-    is_caller: bool
-
-    def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        told = "\n".join(message.content for message in messages)
-        return self.teacher.says(self.comment, told, first=self.is_caller)
-
-
 def taught(setup: Setup, rows: Sequence[TaskRow], seed: int) -> list[le.Trajectory]:
     """Return the teacher's episodes."""
     teacher, env = Teacher(seed), setup.make_env(rows[0].room)
     played = []
     for row in rows:
         comment = comment_of(env, row)
-        seats = {name: Seat(teacher, comment, name == TWO_AGENTS[0]) for name in TWO_AGENTS}
+        seats = {name: Taught(teacher, comment, name == TWO_AGENTS[0]) for name in TWO_AGENTS}
         played.append(le.rollout(env, le.AgentTeam(**seats), **setup.opening(row)))
     return played
 
@@ -156,7 +142,7 @@ class Policies:
                 max_new_tokens=LONGEST,
                 eos_token_id=list(stop),
             )
-        return [_up_to_end(one, stop) for one in made[:, longest:].tolist()]
+        return [up_to_end(one, None, stop) for one in made[:, longest:].tolist()]
 
     def train(self, rows: Sequence[le.TrainingRow]) -> None:
         """Take a step of the policy gradient, a mean over the trained tokens of each model."""
@@ -183,12 +169,6 @@ class Policies:
         logits = model(input_ids=ids, attention_mask=(ids != self.pad).long()).logits[:, :-1]
         chosen = logits.log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
         return -(weights * chosen).sum() / sum(sum(row.loss_mask) for row in rows)
-
-
-def _up_to_end(ids: Sequence[int], stop: Ids) -> le.Sampled:
-    end = next((at for at, token in enumerate(ids) if token in stop), None)
-    kept = tuple(ids if end is None else ids[: end + 1])
-    return le.Sampled(kept, None, "length" if end is None else "stop")
 
 
 # --- a run ------------------------------------------------------------------------------------

@@ -188,14 +188,17 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Taught:
-    """The agent of one episode, for whom a teacher speaks."""
+    """The agent of one episode, or of one of its two seats, for whom a teacher speaks."""
 
     teacher: Teacher
     comment: Any
+    looks_up: bool | None = None
+    """`None`: in its first turn alone."""
 
     def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
         told = "\n".join(message.content for message in messages)
-        return self.teacher.says(self.comment, told, first=messages[-1].role == "user")
+        first = messages[-1].role == "user" if self.looks_up is None else self.looks_up
+        return self.teacher.says(self.comment, told, first=first)
 
 
 def taught(rows: Sequence[TaskRow], seed: int, wrong: float = WRONG) -> Iterator[le.Trajectory]:

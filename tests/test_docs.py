@@ -60,6 +60,6 @@ def test_the_table_of_trainers_has_the_lines_of_their_adapters() -> None:
         own = name.partition(",")[0].lower().replace(" ", "_")
         own_files = ["roll.py", "roll_rooms.py"] if own == "roll" else [f"{own}.py"]
         due = sum(lines[file] for file in own_files)
-        assert int(re.match(r"\d+", told)[0]) == due, name  # type: ignore[index]
+        assert int(told.partition(",")[0]) == due, name
         for count, file in re.findall(r"(\d+) of `(\w+\.py)`", told):
             assert int(count) == lines[file], (name, file)

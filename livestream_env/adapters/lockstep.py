@@ -9,7 +9,7 @@ on no clock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -51,6 +51,17 @@ def in_lockstep(
             turns.give_up(error)
             raise
     return [one.result() for one in played]
+
+
+def up_to_end(
+    ids: Sequence[int], logprobs: Sequence[float] | None, ends: Container[int]
+) -> Sampled:
+    """Return what a row of a generated batch holds up to its first end token, or all: then it was
+    cut. What stands behind is padding."""
+    end = next((at for at, token in enumerate(ids) if token in ends), None)
+    kept = len(ids) if end is None else end + 1
+    told = None if logprobs is None else tuple(logprobs[:kept])
+    return Sampled(tuple(ids[:kept]), told, "length" if end is None else "stop")
 
 
 class _Asked:

@@ -26,16 +26,10 @@ from livestream_env.errors import (
     InvalidAction,
     RoomNotFound,
 )
+from livestream_env.findings import not_started
 from livestream_env.parsing import to_action
 from livestream_env.team import Member
-from livestream_env.types import (
-    Action,
-    Message,
-    Observation,
-    ToolSpec,
-    Trajectory,
-    TurnEvent,
-)
+from livestream_env.types import Action, Message, Observation, ToolSpec, Trajectory, TurnEvent
 
 RAN = "nemo-gym 0.7.0"
 INSTALL = "pip install nemo-gym==0.7.0"
@@ -210,7 +204,7 @@ class _Policy:
 
     async def act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Refuse: who plays a seat is made by `start`, which drivers call."""
-        raise NotImplementedError("a seat is played by what `start` returns")
+        not_started()
 
 
 class _Talk:

@@ -9,7 +9,6 @@ The file of `--train.agent_func_path` makes the class; each `label` is a task ro
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import math
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.seats import seated
-from livestream_env.adapters.setup import Setup, as_key, only_row, trainer_module
+from livestream_env.adapters.setup import Setup, as_key, only_row, renderer_of, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
 from livestream_env.renderers import ChatTemplateRenderer
@@ -54,7 +53,9 @@ def agent_executor(
     """
     if failed not in ("raise", "nan"):
         raise ValueError(f"`failed` is {failed!r}; it is `raise` or `nan`")
-    setup, variables = Setup(room, **options), as_key(template or {})
+    setup = Setup(room, **options)
+    as_key(template or {})
+    rendering = {**(template or {}), "on_rewrite": "keep"}
     if len(setup.agents) > 1:
         raise ValueError(
             f"OpenRLHF has one row and one reward an episode, so an executor trains one agent, not"
@@ -76,7 +77,7 @@ def agent_executor(
             images: Any = None,
         ) -> dict[str, Any]:
             """Play one episode and return what OpenRLHF trains of it."""
-            renderer = _renderer(hf_tokenizer, variables)
+            renderer = renderer_of(hf_tokenizer, rendering)
             engine = _Engine(llm_engine, sampling_params, max_length)
             player = seated(TokenAgent(engine, renderer), setup)
             task = setup.row(_read(label))
@@ -138,12 +139,6 @@ def _untrained(renderer: ChatTemplateRenderer) -> dict[str, Any]:
         "scores": math.nan,
         "truncated": False,
     }
-
-
-@functools.lru_cache(maxsize=8)
-def _renderer(tokenizer: Any, variables: str) -> ChatTemplateRenderer:
-    """Return the renderer; the policy goes on from its own ids, so one context is one row."""
-    return ChatTemplateRenderer(tokenizer, on_rewrite="keep", **json.loads(variables))
 
 
 class _Engine:

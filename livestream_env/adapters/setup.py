@@ -20,6 +20,7 @@ from typing import Any
 from livestream_env.env import LiveRoomEnv
 from livestream_env.errors import MissingDependency, did_you_mean
 from livestream_env.masking import END_TO_END, MASKERS
+from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.run_metrics import metrics
 from livestream_env.tokens import Masker, Renderer
 from livestream_env.training import TrainingRow, training_rows
@@ -272,6 +273,21 @@ def setup_of(options: Mapping[str, Any]) -> Setup:
 @functools.lru_cache(maxsize=8)
 def _setup_of(options: str) -> Setup:
     return Setup(**json.loads(options))
+
+
+def renderer_of(tokenizer: Any, options: Mapping[str, Any]) -> ChatTemplateRenderer:
+    """Return the renderer of a tokenizer with the options of a YAML or JSON file, made once a
+    process: variables of the template, and `on_rewrite`.
+
+    Raises:
+        TypeError: the options are no mapping, or one is of no file.
+    """
+    return _renderer_of(tokenizer, as_key(options))
+
+
+@functools.lru_cache(maxsize=8)
+def _renderer_of(tokenizer: Any, options: str) -> ChatTemplateRenderer:
+    return ChatTemplateRenderer(tokenizer, **json.loads(options))
 
 
 def as_key(options: Mapping[str, Any]) -> str:

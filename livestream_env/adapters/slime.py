@@ -15,8 +15,6 @@ hold goes to `generate_with`. A task row is a sample's `metadata`.
 from __future__ import annotations
 
 import copy
-import functools
-import json
 import logging
 import statistics
 from collections import defaultdict
@@ -26,7 +24,7 @@ from typing import Any
 import httpx
 
 from livestream_env.adapters.seats import check_partners, seated
-from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_module
+from livestream_env.adapters.setup import Setup, renderer_of, setup_of, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
 from livestream_env.renderers import ChatTemplateRenderer
@@ -81,9 +79,8 @@ def generate_with(setup: Setup, *, partners: Mapping[str, Member | None] | None 
         _check(args, evaluation)
         slime = _slime()
         state = slime.GenerateState(args)
-        renderer = _renderer(
-            state.tokenizer, as_key(getattr(args, "apply_chat_template_kwargs", None) or {})
-        )
+        variables = getattr(args, "apply_chat_template_kwargs", None) or {}
+        renderer = renderer_of(state.tokenizer, variables)
         of_kind = "eval_max_context_len" if evaluation else "rollout_max_context_len"
         longest = getattr(args, of_kind, None)
         engine = _Engine(args, state, sample, sampling_params, longest)
@@ -124,11 +121,6 @@ def _check(args: Any, evaluation: bool) -> None:
 
 def _slime() -> Any:
     return trainer_module("slime.rollout.sglang_rollout", ran=RAN, install=INSTALL)
-
-
-@functools.lru_cache(maxsize=8)
-def _renderer(tokenizer: Any, variables: str) -> ChatTemplateRenderer:
-    return ChatTemplateRenderer(tokenizer, **json.loads(variables))
 
 
 class _Aborted(Exception):

@@ -7,18 +7,17 @@ ids in and out of the trainer's own generation (vLLM, continuous batching or `ge
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep
+from livestream_env.adapters.lockstep import Ask, Ids, in_lockstep, up_to_end
 from livestream_env.adapters.methods import as_method
 from livestream_env.adapters.recorded import RecordedRenderer
 from livestream_env.adapters.seats import check_partners, seated
-from livestream_env.adapters.setup import Setup, TaskRow, as_key, only_row, trainer_module
+from livestream_env.adapters.setup import Setup, TaskRow, only_row, renderer_of, trainer_module
 from livestream_env.adapters.tool_loop import ToolLoop, live_setup
 from livestream_env.drivers import rollout
 from livestream_env.group_drivers import checked_count
@@ -91,7 +90,8 @@ class RolloutFunc:
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, Any]:
         """Play the episodes and return TRL's columns, with those of `episode_reward`."""
-        renderer = _renderer(trainer._tokenizer, as_key(trainer.chat_template_kwargs))
+        options = {**trainer.chat_template_kwargs, "on_rewrite": "keep"}
+        renderer = renderer_of(trainer._tokenizer, options)
         longest = trainer.max_completion_length
         tasks = [self._row(prompt) for prompt in prompts]
         plays = [self._play(task, renderer, longest) for task in tasks]
@@ -169,20 +169,11 @@ class _Generation:
             ids, logprobs = self._trainer._generate_single_turn(asked, None, {}, 1)
             told = logprobs or [None] * len(fit)
             for at, sampled, known in zip(fit, ids, told, strict=True):
-                made[at] = _up_to_end(sampled, known, self.ends.union(stop))
+                made[at] = up_to_end(sampled, known, self.ends.union(stop))
         return made
 
 
 _CUT = Sampled((), (), "length")
-
-
-def _up_to_end(
-    ids: Sequence[int], logprobs: Sequence[float] | None, ends: Collection[int]
-) -> Sampled:
-    end = next((at for at, token in enumerate(ids) if token in ends), None)
-    kept = len(ids) if end is None else end + 1
-    told = None if logprobs is None else tuple(logprobs[:kept])
-    return Sampled(tuple(ids[:kept]), told, "length" if end is None else "stop")
 
 
 def _columns(rows: Sequence[TrainingRow], end: int) -> dict[str, Any]:
@@ -231,12 +222,6 @@ def _key(prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     return json.dumps([(message["role"], message["content"]) for message in prompt])
-
-
-@functools.lru_cache(maxsize=8)
-def _renderer(tokenizer: Any, variables: str) -> ChatTemplateRenderer:
-    """Return the renderer; the policy goes on from its own ids, so one context is one row."""
-    return ChatTemplateRenderer(tokenizer, on_rewrite="keep", **json.loads(variables))
 
 
 def episode_reward(

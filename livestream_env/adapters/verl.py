@@ -11,7 +11,6 @@ Name the class in the file of `rollout.agent.agent_loop_config_path`; `setup` ho
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -19,10 +18,9 @@ from uuid import uuid4
 
 from livestream_env.adapters.data_sets import LOOP
 from livestream_env.adapters.seats import seated
-from livestream_env.adapters.setup import Setup, as_key, setup_of, trainer_module
+from livestream_env.adapters.setup import Setup, renderer_of, setup_of, trainer_module
 from livestream_env.drivers import arollout
 from livestream_env.errors import ChatError
-from livestream_env.renderers import ChatTemplateRenderer
 from livestream_env.rows import TrainingRow
 from livestream_env.token_agent import TokenAgent
 from livestream_env.tokens import Sampled
@@ -58,9 +56,7 @@ def _agent_loop() -> Any:
         ) -> None:
             super().__init__(*args, **of_verl)
             self._setup = type(self).setup or setup_of(setup or {})
-            self._renderer = _renderer(
-                self.tokenizer, as_key(self.apply_chat_template_kwargs or {})
-            )
+            self._renderer = renderer_of(self.tokenizer, self.apply_chat_template_kwargs or {})
             if len(self._setup.agents) > 1:
                 raise ValueError(
                     "verl gives all outputs of an episode the reward of the last; train each agent"
@@ -164,8 +160,3 @@ class _Engine:
         logprobs = None if output.log_probs is None else tuple(output.log_probs)
         ended = bool(sampled) and sampled[-1] in stop
         return Sampled(sampled, logprobs, "stop" if ended else "length")
-
-
-@functools.lru_cache(maxsize=8)
-def _renderer(tokenizer: Any, variables: str) -> ChatTemplateRenderer:
-    return ChatTemplateRenderer(tokenizer, **json.loads(variables))
