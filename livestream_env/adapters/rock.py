@@ -81,7 +81,7 @@ class RockRoom(TextRoom):
 
     ends_both = True
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """Return the hash of the room being played.
 
         Raises:
@@ -243,15 +243,15 @@ class RockEnvs:
         async with env.lock:
             self._known(asked)
             try:
-                is_light = is_light and env.is_light and env.room.content() in self._light
-                if is_light and BUILDING.acquire(blocking=False):
+                stays = is_light and env.is_light and env.room.content_hash() in self._light
+                if stays and BUILDING.acquire(blocking=False):
                     try:
                         return work(env.room)
                     finally:
                         BUILDING.release()
                 made = await self._sessions.in_thread(lambda: work(env.room))
                 if env.room.played().rewards is not None and env.room.is_small():
-                    self._light.add(env.room.content())
+                    self._light.add(env.room.content_hash())
                 return made
             except ResetNeeded as error:
                 raise Refused(409, "reset_needed", str(error)) from error
